@@ -1,0 +1,132 @@
+"""Every option of the method, in one frozen dataclass, validated once."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Score = Literal["weight", "logit"]
+Rows = Literal["ends", "all", "last"]
+Granularity = Literal["kv_head", "layer"]
+
+POLICIES: tuple[str, ...] = ("vegas", "dense", "full")
+"""Names that ``policy`` accepts; `vegas_spec.policies` holds what they mean."""
+
+MAX_SPECULATIVE_TOKENS = 16
+
+_MILLION = 1_000_000
+
+
+class ConfigError(ValueError):
+    """An option is unknown or has a value that is not allowed; the message says which, what is allowed and what came."""
+
+
+def invalid(option: str, allowed: str, got: object) -> ConfigError:
+    """The one form of a message about an option's value."""
+    return ConfigError(f"{option} must be {allowed}; got {got!r}")
+
+
+def reject_unknown(given: Sequence[str], known: Sequence[str], kind: str) -> None:
+    """Raise a `ConfigError` for the first of `given` that is not in `known`, with the nearest known name."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ConfigError(f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}")
+
+
+def check_int(option: str, value: object, low: int, high: int | None = None) -> None:
+    """Refuse anything but an int in ``[low, high]`` (bool is not an int here)."""
+    allowed = f"an integer from {low} to {high}" if high is not None else f"an integer of at least {low}"
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        raise invalid(option, allowed, value)
+
+
+def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse anything but one of `choices`."""
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        raise invalid(option, f"one of {', '.join(choices)}", value if not near else f"{value} (did you mean {near[0]}?)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VegasConfig:
+    """What is drafted, over which KV entries, and how verification scores them.
+
+    The same options, under the same names, are flags of the command, keyword arguments of `vegas_spec.LLM` and keys of
+    vLLM's ``--speculative-config``.
+
+    Parameters
+    ----------
+    num_speculative_tokens : int
+        ``gamma``, drafted tokens per iteration, 1 to 16.
+    policy : str
+        Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
+        the upper bound of acceptance), ``full`` (no speculation: plain decoding).
+    kv_budget : float
+        Share of the prefix that a draft step reads per layer, in (0, 1]. Resolved to millionths, so that every backend
+        computes the same integer budget.
+    kv_budget_min, kv_budget_max : int, int or None
+        Bounds of the budget in KV entries, in tokens.
+    score : {"weight", "logit"}
+        What verification sums per key: softmax weights, or raw logits.
+    rows : {"ends", "all", "last"}
+        Which verified rows are summed: the first and the last (Collect-2-Query), all of them, or the last accepted one
+        (embedded engine only: acceptance is not known inside a forward pass).
+    granularity : {"kv_head", "layer"}
+        One set of positions per KV head, or one shared by all heads of a layer.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not allowed; the message names the option, what is allowed and what was given.
+
+    """
+
+    num_speculative_tokens: int = 6
+    policy: str = "vegas"
+    kv_budget: float = 0.05
+    kv_budget_min: int = 256
+    kv_budget_max: int | None = None
+    score: Score = "weight"
+    rows: Rows = "ends"
+    granularity: Granularity = "kv_head"
+
+    def __post_init__(self) -> None:
+        check_int("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_SPECULATIVE_TOKENS)
+        check_choice("policy", self.policy, POLICIES)
+        ratio = self.kv_budget
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 / _MILLION <= ratio <= 1:
+            raise invalid("kv_budget", "a share of the context, above 0 and at most 1 (0.05 is 5 %)", ratio)
+        check_int("kv_budget_min", self.kv_budget_min, 1)
+        if self.kv_budget_max is not None:
+            check_int("kv_budget_max", self.kv_budget_max, self.kv_budget_min)
+        check_choice("score", self.score, get_args(Score))
+        check_choice("rows", self.rows, get_args(Rows))
+        check_choice("granularity", self.granularity, get_args(Granularity))
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> VegasConfig:
+        """Build a config from a mapping; an unknown key is refused, with the nearest known one named."""
+        reject_unknown(list(options), [f.name for f in dataclasses.fields(cls)], "option")
+        return cls(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All options as plain values, fit for JSON and for `from_dict`."""
+        return dataclasses.asdict(self)
+
+    @property
+    def kv_budget_millionths(self) -> int:
+        """``kv_budget`` in millionths: the integer that kernels compute with."""
+        return round(self.kv_budget * _MILLION)
+
+    def budget(self, prefix_len: int) -> int:
+        """KV entries that one draft step reads of a prefix of ``prefix_len`` tokens.
+
+        ``min(n, clamp(ceil(kv_budget * n), kv_budget_min, kv_budget_max))``
+        """
+        wanted = max(-(-prefix_len * self.kv_budget_millionths // _MILLION), self.kv_budget_min)
+        return min(prefix_len, wanted if self.kv_budget_max is None else min(wanted, self.kv_budget_max))

@@ -1,0 +1,25 @@
+"""Vegas: verification has just computed every query-key logit, so it names what the next draft reads."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vegas_spec.policies.base import Policy, ScoreRequest
+from vegas_spec.selection import budgets, select_positions
+
+
+class VegasPolicy(Policy):
+    """The best-scored ``budget`` positions of the prefix, per layer and group (arXiv 2602.07223, Collect-2-Query)."""
+
+    name = "vegas"
+
+    @property
+    def score_request(self) -> ScoreRequest:
+        """Rows, score and granularity of the config."""
+        return ScoreRequest(self.config.rows, self.config.score, self.config.granularity)
+
+    def select(self, scores: Tensor | None, prefix_lens: Tensor) -> Tensor:
+        """See `Policy.select`; the definition is `vegas_spec.selection.select_positions`."""
+        if scores is None:
+            raise TypeError("the vegas policy selects by scores, and verification collected none")
+        return select_positions(scores, prefix_lens, budgets(prefix_lens, self.config))
