@@ -1,3 +1,3 @@
-"""Vegas: lossless long-context decoding in which a model drafts for itself over the KV entries its verification chose."""
+"""Vegas: lossless long-context decoding. A model drafts for itself over the KV entries that its verification chose."""
 
 __version__ = "0.1.0"

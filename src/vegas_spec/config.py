@@ -21,11 +21,11 @@ _MILLION = 1_000_000
 
 
 class ConfigError(ValueError):
-    """An option is unknown or has a value that is not allowed; the message says which, what is allowed and what came."""
+    """An option is unknown or its value is not allowed; the message says which, what is allowed and what was given."""
 
 
 def invalid(option: str, allowed: str, got: object) -> ConfigError:
-    """The one form of a message about an option's value."""
+    """Build the error about an option's value: the one form that such a message has."""
     return ConfigError(f"{option} must be {allowed}; got {got!r}")
 
 
@@ -49,7 +49,8 @@ def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
     """Refuse anything but one of `choices`."""
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
-        raise invalid(option, f"one of {', '.join(choices)}", value if not near else f"{value} (did you mean {near[0]}?)")
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"{invalid(option, 'one of ' + ', '.join(choices), value)}{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Lossless acceptance of drafted tokens: the definition.
 
-Speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318). Randomness comes in as
-uniform numbers, so every function is pure: the same numbers give the same tokens.
+Speculative sampling (Leviathan et al. 2023, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318). Randomness comes in
+as uniform numbers, so every function is pure: the same numbers give the same tokens.
 """
 
 from __future__ import annotations

@@ -16,7 +16,12 @@ NO_POSITION = -1
 
 
 def score_rows(
-    logits: Tensor, visible: Tensor, num_kv_heads: int, score: Score, granularity: Granularity, sinks: Tensor | None = None
+    logits: Tensor,
+    visible: Tensor,
+    num_kv_heads: int,
+    score: Score,
+    granularity: Granularity,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Score every key by what the given query rows think of it.
 
@@ -68,7 +73,7 @@ def budgets(prefix_lens: Tensor, config: VegasConfig) -> Tensor:
 
 
 def select_positions(scores: Tensor, prefix_lens: Tensor, counts: Tensor) -> Tensor:
-    """The ``counts[b]`` best-scored positions of ``[0, prefix_lens[b])``, for every request and group.
+    """Choose the ``counts[b]`` best-scored positions of ``[0, prefix_lens[b])``, for every request and group.
 
     Ties go to the larger position, so the result is the same on every run and every backend. A NaN counts as ``-inf``:
     it is chosen last.
