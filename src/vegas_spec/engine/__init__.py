@@ -1,0 +1,1 @@
+"""The embedded engine: Vegas on any supported transformers model, on a CPU or one GPU."""

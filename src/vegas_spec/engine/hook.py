@@ -1,0 +1,73 @@
+"""The way into a transformers model: its public attention interface.
+
+The model calls `attention` in every layer with its own module, queries, keys and values. What to do there travels in
+the call's keyword arguments (`Step`), so nothing is kept in the process: two engines, or two threads, do not meet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vegas_spec.engine.attention import AttentionParams
+from vegas_spec.engine.steps import Step
+
+NAME = "vegas"
+STEP_ARGUMENT = "vegas_step"
+
+
+def register() -> None:
+    """Make ``attn_implementation="vegas"`` known to transformers; doing it again changes nothing."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, no_mask)
+
+
+def no_mask(*args: Any, **kwargs: Any) -> None:
+    """Build no mask: a step knows what each row may see."""
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    vegas_step: Step | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Hand one layer's attention to the step.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        Shapes ``[1, heads, rows, head_dim]``, rows of all requests packed.
+
+    Returns
+    -------
+    (Tensor, None)
+        Shape ``[1, rows, num_query_heads, head_dim]``; no attention weights.
+
+    Raises
+    ------
+    RuntimeError
+        If the model is run other than by the engine.
+
+    """
+    if vegas_step is None:
+        raise RuntimeError(
+            "attn_implementation='vegas' works only inside vegas_spec.LLM; "
+            "to run the model by itself set another one, such as model.set_attn_implementation('sdpa')"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    params = AttentionParams(scale, sliding_window, softcap, s_aux)
+    out = vegas_step.attend(int(module.layer_idx), query[0], key[0], value[0], params)  # type: ignore[arg-type]
+    return out[None], None

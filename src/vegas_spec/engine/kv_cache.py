@@ -1,0 +1,97 @@
+"""The key-value cache of a batch: preallocated, one region per request and layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What one attention layer looks like.
+
+    Attributes
+    ----------
+    sliding_window : int or None
+        Tokens that a row sees, itself included; None for full attention.
+
+    """
+
+    index: int
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None
+
+
+class KVCache:
+    """Keys and values of up to `slots` requests of up to `length` tokens.
+
+    Per layer, keys and values have the shape ``[slots, num_kv_heads, length, head_dim]``: head-major, so that one
+    request's head is one contiguous matrix. Memory is reserved here and becomes resident as tokens are written.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerSpec], slots: int, length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.layers = layers
+        self.length = length
+        shapes = [(slots, layer.num_kv_heads, length, layer.head_dim) for layer in layers]
+        self.keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        self.values = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+
+    def write(self, layer: int, slot: int, start: int, key: Tensor, value: Tensor) -> None:
+        """Store keys and values, shape ``[num_kv_heads, tokens, head_dim]``, at positions from `start` on."""
+        stop = start + key.shape[1]
+        self.keys[layer][slot, :, start:stop] = key
+        self.values[layer][slot, :, start:stop] = value
+
+    def read(self, layer: int, slot: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Views of the keys and values of positions ``[start, stop)``, shape ``[num_kv_heads, tokens, head_dim]``."""
+        return self.keys[layer][slot, :, start:stop], self.values[layer][slot, :, start:stop]
+
+
+class DraftCache:
+    """The selected entries of one request, gathered once per iteration, followed by the recent ones.
+
+    Per layer with full attention: ``[num_kv_heads, width, head_dim]``, columns ``[0, k)`` selected, then everything
+    since the prefix, in order. Draft steps read it from the start, contiguously.
+    """
+
+    def __init__(self, cache: KVCache, slot: int, width: int) -> None:
+        self._cache = cache
+        self._slot = slot
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._filled: dict[int, int] = {}
+        for layer in cache.layers:
+            if layer.sliding_window is None:
+                shape = (layer.num_kv_heads, min(width, cache.length), layer.head_dim)
+                self._keys[layer.index] = cache.keys[layer.index].new_empty(shape)
+                self._values[layer.index] = cache.values[layer.index].new_empty(shape)
+
+    def gather(self, layer: int, positions: Tensor, start: int, stop: int) -> None:
+        """Take the selected positions, int64 of shape ``[num_kv_heads or 1, k]``, and all of ``[start, stop)``."""
+        keys, values = self._cache.keys[layer][self._slot], self._cache.values[layer][self._slot]
+        heads = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        count = positions.shape[1]
+        self._keys[layer][:, :count] = keys[heads, positions]
+        self._values[layer][:, :count] = values[heads, positions]
+        self._filled[layer] = count
+        self.append(layer, *self._cache.read(layer, self._slot, start, stop))
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Add recent keys and values, shape ``[num_kv_heads, tokens, head_dim]``."""
+        start = self._filled[layer]
+        stop = start + key.shape[1]
+        self._keys[layer][:, start:stop] = key
+        self._values[layer][:, start:stop] = value
+        self._filled[layer] = stop
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Views of what a draft step attends to, shape ``[num_kv_heads, tokens, head_dim]``."""
+        filled = self._filled[layer]
+        return self._keys[layer][:, :filled], self._values[layer][:, :filled]

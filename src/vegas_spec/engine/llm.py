@@ -1,0 +1,224 @@
+"""The Python API, in vLLM's shape."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict, cast
+
+from vegas_spec.config import VegasConfig, check_int, invalid
+from vegas_spec.engine.engine import Engine
+from vegas_spec.engine.model import Model, load_model
+from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
+from vegas_spec.engine.request import Request
+from vegas_spec.engine.sampler import Sampler
+from vegas_spec.engine.sampling_params import SamplingParams
+from vegas_spec.engine.text import TextStream
+
+
+class InputError(ValueError):
+    """A prompt cannot be run; the message says why and what to do."""
+
+
+class TokensPrompt(TypedDict):
+    """A prompt that is token ids already."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | TokensPrompt
+Message = dict[str, str]
+
+
+class LLM:
+    """A model that drafts for itself.
+
+    Parameters
+    ----------
+    model : str or transformers.PreTrainedModel
+        Hub id, folder, GGUF file, or a loaded model (which then belongs to this engine).
+    tokenizer : transformers.PreTrainedTokenizerBase, optional
+        For a loaded model; the others bring their own.
+    dtype, device, revision : str
+        See `vegas_spec.engine.model.load_model`.
+    max_model_len : int, optional
+        Most tokens of a request, prompt and output; at most, and by default, what the model was made for.
+    max_num_seqs : int
+        Most requests in one batch.
+    prefill_chunk_size : int
+        Most prompt tokens in one forward pass: what bounds memory while a prompt is read.
+    seed : int
+        For requests that bring no seed of their own.
+    **options
+        Those of `VegasConfig`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown option or a value that is not allowed.
+    ModelError
+        If the model cannot be loaded or is not supported.
+
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any | None = None,
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        revision: str | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 8,
+        prefill_chunk_size: int = 512,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        self.config = VegasConfig.from_dict(options)
+        check_int("max_num_seqs", max_num_seqs, 1)
+        check_int("prefill_chunk_size", prefill_chunk_size, 1)
+        check_int("seed", seed, 0)
+        if isinstance(model, str):
+            self.model = load_model(model, dtype=dtype, device=device, revision=revision)
+        else:
+            self.model = Model(model, tokenizer, type(model).__name__)
+        self.max_model_len = self.model.context_length
+        if max_model_len is not None:
+            check_int("max_model_len", max_model_len, 2, self.model.context_length)
+            self.max_model_len = max_model_len
+        self._limits = {"max_num_seqs": max_num_seqs, "prefill_chunk_size": prefill_chunk_size}
+        self._engine = Engine(self.model, self.config, **self._limits)
+        self._seeds = random.Random(seed)
+
+    def with_config(self, **options: Any) -> LLM:
+        """Give another engine over the same loaded model, with these options of `VegasConfig` changed."""
+        other = object.__new__(LLM)
+        other.__dict__.update(self.__dict__)
+        other.config = VegasConfig.from_dict({**self.config.to_dict(), **options})
+        other._engine = Engine(self.model, other.config, **self._limits)
+        return other
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts.
+
+        Parameters
+        ----------
+        prompts : str, TokensPrompt, or a sequence of them
+            What to continue.
+        sampling_params : SamplingParams or sequence of SamplingParams, optional
+            One for all, or one for each.
+
+        Returns
+        -------
+        list of RequestOutput
+            In the order of the prompts. A request that the model broke has ``finish_reason="error"`` and an ``error``.
+
+        Raises
+        ------
+        InputError
+            For a prompt that is empty, or that leaves no room in the context; nothing is run then.
+
+        """
+        requests = self._requests(prompts, sampling_params)
+        for _ in self._run(requests):
+            pass
+        return [request.output for request in requests]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, by the model's chat template; see `generate`."""
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        return self.generate([self.chat_prompt(each) for each in conversations], sampling_params)  # type: ignore[arg-type]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Update]:
+        """Do as `generate` does, and yield every piece of prompt read and every iteration's tokens as they come."""
+        return self._run(self._requests(prompts, sampling_params))
+
+    def chat_prompt(self, messages: Sequence[Message]) -> TokensPrompt:
+        """Turn a conversation into a prompt by the model's chat template.
+
+        Raises
+        ------
+        InputError
+            If the model has none.
+
+        """
+        tokenizer = self.model.tokenizer
+        if not self.has_chat_template:
+            raise InputError(f"{self.model.name} has no chat template; give the prompt as plain text instead")
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[union-attr]
+        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False).input_ids}  # type: ignore[misc]
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model's tokenizer brings a chat template."""
+        return bool(getattr(self.model.tokenizer, "chat_template", None))
+
+    def _run(self, requests: list[Request]) -> Iterator[Update]:
+        return self._engine.run(requests) if requests else iter(())
+
+    def _requests(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[Request]:
+        several = cast(Sequence[Prompt], [prompts] if isinstance(prompts, str | dict) else prompts)
+        if sampling_params is None or isinstance(sampling_params, SamplingParams):
+            sampling_params = [sampling_params or SamplingParams()] * len(several)
+        if len(sampling_params) != len(several):
+            raise InputError(f"{len(several)} prompts need as many sampling_params; got {len(sampling_params)}")
+        return [
+            self._request(number, prompt, params)
+            for number, (prompt, params) in enumerate(zip(several, sampling_params, strict=True))
+        ]
+
+    def _request(self, number: int, prompt: Prompt, params: SamplingParams) -> Request:
+        text = prompt if isinstance(prompt, str) else None
+        tokens = self._tokenize(prompt)
+        if not tokens:
+            raise InputError(f"prompt {number} is empty; it needs at least one token")
+        if len(tokens) >= self.max_model_len:
+            raise InputError(
+                f"prompt {number} has {len(tokens)} tokens, but the context is {self.max_model_len} tokens and the "
+                "answer needs at least one; shorten the prompt or raise max_model_len, if the model allows it"
+            )
+        bad = next((token for token in tokens if not 0 <= token < self.model.vocab_size), None)
+        if bad is not None:
+            raise InputError(f"prompt {number} holds token {bad}; token ids go from 0 to {self.model.vocab_size - 1}")
+        room = self.max_model_len - len(tokens)
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        output = RequestOutput(
+            request_id=str(number),
+            prompt=text,
+            prompt_token_ids=list(tokens),
+            outputs=[CompletionOutput(0, "", [], [])],
+            stats=RequestStats(self.config.num_speculative_tokens),
+        )
+        return Request(
+            output=output,
+            params=params,
+            sampler=Sampler(params, tokens, seed),
+            text=TextStream(self.model.tokenizer, tuple(params.stop)),
+            eos_token_ids=self.model.eos_token_ids,
+            max_length=len(tokens) + min(room, params.max_tokens or room),
+            token_ids=list(tokens),
+        )
+
+    def _tokenize(self, prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt["prompt_token_ids"])
+        if self.model.tokenizer is None:
+            raise invalid("prompts", "token ids, since this model came without a tokenizer", prompt[:40])
+        if not prompt:
+            return []
+        return list(self.model.tokenizer(prompt).input_ids)

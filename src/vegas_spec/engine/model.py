@@ -1,0 +1,234 @@
+"""A transformers model made ready for the engine: loading, checks, one forward pass over a packed batch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vegas_spec.config import invalid
+from vegas_spec.engine import hook
+from vegas_spec.engine.attention import AttentionParams
+from vegas_spec.engine.kv_cache import LayerSpec
+from vegas_spec.engine.steps import Step
+from vegas_spec.engine.support import ModelError, check_supported
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Model:
+    """A causal language model whose attention is run by a `Step`.
+
+    Parameters
+    ----------
+    module : transformers.PreTrainedModel
+        Set to ``attn_implementation="vegas"`` from now on.
+    tokenizer : transformers.PreTrainedTokenizerBase or None
+        None if prompts come as token ids and text is not wanted.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    ModelError
+        If the architecture is not supported.
+
+    """
+
+    def __init__(self, module: Any, tokenizer: Any | None, name: str) -> None:
+        check_supported(module.config, name)
+        hook.register()
+        module.set_attn_implementation(hook.NAME)
+        self.module = module.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.device: torch.device = module.device
+        self.dtype: torch.dtype = module.dtype
+        self.vocab_size: int = module.config.vocab_size
+        self.layers = self._look_at_layers()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens that the model was made for."""
+        return int(self.module.config.max_position_embeddings)
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end an output, from the generation config and the model's."""
+        eos = self.module.generation_config.eos_token_id if self.module.generation_config is not None else None
+        eos = self.module.config.eos_token_id if eos is None else eos
+        return frozenset(() if eos is None else eos if isinstance(eos, list) else (eos,))
+
+    def forward(self, token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
+        """Run the model over a packed batch.
+
+        Parameters
+        ----------
+        token_ids, positions : sequence of int
+            One per row of the batch, all requests' rows one after the other.
+        step : Step
+            What attention does.
+        rows : sequence of int
+            Rows whose logits are wanted.
+
+        Returns
+        -------
+        Tensor
+            Logits, shape ``[len(rows), vocab]``.
+
+        """
+        tokens = torch.tensor([token_ids], device=self.device)
+        output = self.module(
+            input_ids=tokens,
+            position_ids=torch.tensor([positions], device=self.device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(rows, device=self.device),
+            **{hook.STEP_ARGUMENT: step},
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _look_at_layers(self) -> list[LayerSpec]:
+        look = _Look()
+        with torch.inference_mode():
+            self.forward([0], [0], look, [0])
+        layers = look.layers
+        expected = self.module.config.num_hidden_layers
+        if [layer.index for layer in layers] != list(range(expected)):
+            raise ModelError(
+                f"{self.name} is of type {self.module.config.model_type!r}, which is not supported: "
+                f"{len(layers)} of its {expected} layers run through transformers' attention interface."
+            )
+        return layers
+
+
+class _Look(Step):
+    """Notes what each attention layer looks like; computes nothing of use."""
+
+    def __init__(self) -> None:
+        self.layers: list[LayerSpec] = []
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        if key.shape != value.shape:
+            raise ModelError("models whose keys and values differ in size are not supported")
+        self.layers.append(LayerSpec(layer, query.shape[0], key.shape[0], query.shape[2], params.sliding_window))
+        return torch.zeros_like(query).transpose(0, 1)
+
+
+def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision: str | None = None) -> Model:
+    """Load a model by hub id, folder or GGUF file: safetensors or GGUF only, and no code from the model.
+
+    Parameters
+    ----------
+    name : str
+        Hub id, path of a folder that transformers reads, or path of a ``.gguf`` file.
+    dtype : {"auto", "float32", "bfloat16", "float16"}
+        ``auto`` is the checkpoint's own (bfloat16 for a GGUF file).
+    device : str
+        ``auto`` is the first GPU, else the CPU.
+    revision : str, optional
+        Of a hub model.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be found or read, or its architecture is not supported.
+
+    """
+    if dtype != "auto" and dtype not in DTYPES:
+        raise invalid("dtype", f"one of auto, {', '.join(DTYPES)}", dtype)
+    place = _device(device)
+    source, options = _source(name, revision)
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    with _explained(name):
+        if "gguf_file" not in options:
+            # Refuse by the config, before gigabytes of weights are read.
+            check_supported(AutoConfig.from_pretrained(source, trust_remote_code=False, **options), name)
+        module = AutoModelForCausalLM.from_pretrained(
+            source,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=_torch_dtype(dtype, options),
+            **_dequantised(options),
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+    return Model(module.to(place), tokenizer, name)
+
+
+def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"there is no GGUF file {name}")
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"the folder {name} holds no model: it has no config.json")
+        return str(path), {}
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"there is no model folder {name}")
+    return name, {} if revision is None else {"revision": revision}
+
+
+def _torch_dtype(dtype: str, options: dict[str, Any]) -> torch.dtype | str:
+    if dtype == "auto":
+        return torch.bfloat16 if "gguf_file" in options else "auto"
+    return DTYPES[dtype]
+
+
+def _dequantised(options: dict[str, Any]) -> dict[str, Any]:
+    if "gguf_file" not in options:
+        return options
+    import transformers
+
+    # Newer transformers keep GGUF weights packed unless told otherwise; older ones always unpack them.
+    if hasattr(transformers, "GgufConfig"):
+        return {**options, "quantization_config": transformers.GgufConfig(dequantize=True)}
+    return options
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        place = None
+    if place is None or place.type not in ("cpu", "cuda"):
+        raise invalid("device", "auto, cpu, cuda or cuda:N", device)
+    if place.type == "cuda" and not (torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()):
+        raise ModelError(f"device {device} is not there: this torch sees {torch.cuda.device_count()} GPUs; use cpu")
+    return place
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say in one sentence why a model cannot be read; loaders raise whatever their file formats raise."""
+    try:
+        yield
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:
+        cause = str(error).strip().splitlines()
+        what = cause[0] if cause else type(error).__name__
+        raise ModelError(f"cannot load {name}: {what} ({type(error).__name__})") from error
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """Say what was loaded, fit for JSON."""
+    full = sum(layer.sliding_window is None for layer in model.layers)
+    return {
+        "name": model.name,
+        "type": model.module.config.model_type,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        "context_length": model.context_length,
+        "layers": [dataclasses.asdict(layer) for layer in model.layers],
+        "full_attention_layers": full,
+    }

@@ -1,0 +1,177 @@
+"""What attention does in one forward pass: reading a prompt, verifying drafts, or drafting.
+
+A step travels from the engine to every attention layer as a keyword argument of the model's forward pass. It is handed
+the layer's queries, keys and values of a packed batch (all requests' rows one after the other, no padding).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vegas_spec.engine.attention import AttentionParams, attend, query_key_logits, visible_keys
+from vegas_spec.engine.kv_cache import DraftCache, KVCache
+from vegas_spec.policies import ScoreRequest
+from vegas_spec.selection import score_rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of one request within a packed batch.
+
+    Attributes
+    ----------
+    slot : int
+        The request's place in the KV cache.
+    start : int
+        Position of its first row.
+    count : int
+        Number of rows.
+
+    """
+
+    slot: int
+    start: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        """Keys that the last row sees."""
+        return self.start + self.count
+
+
+class Step(ABC):
+    """One forward pass, as attention layers see it."""
+
+    @abstractmethod
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """Attention of all rows of the batch in one layer.
+
+        Parameters
+        ----------
+        layer : int
+            The layer's index.
+        query, key, value : Tensor
+            Of the new tokens, position-encoded, shapes ``[num_query_heads, rows, head_dim]`` and, twice,
+            ``[num_kv_heads, rows, head_dim]``.
+        params : AttentionParams
+            What the layer computes.
+
+        Returns
+        -------
+        Tensor
+            Shape ``[rows, num_query_heads, head_dim]``.
+
+        """
+
+
+class ScoreBuffer:
+    """Scores of all full-attention layers, kept from a verification to the selection that follows it.
+
+    Shape ``[layers, batch, groups, keys]`` float32; with ``rows="last"`` one such tensor per row, since which row is
+    the last accepted one is known only after verification. Allocated for the tokens in flight: ``4 * groups`` bytes
+    per token and layer, one or two hundredths of what their keys and values take.
+    """
+
+    def __init__(self, request: ScoreRequest, cache: KVCache, batch: Sequence[Rows]) -> None:
+        self.request = request
+        self._index = {
+            layer.index: place for place, layer in enumerate(x for x in cache.layers if x.sliding_window is None)
+        }
+        groups = max(layer.num_kv_heads for layer in cache.layers) if request.granularity == "kv_head" else 1
+        keys = max(rows.start + 1 for rows in batch)
+        depth = max(rows.count for rows in batch) if request.rows == "last" else 1
+        self._scores = torch.zeros(
+            depth, len(self._index), len(batch), groups, keys, dtype=torch.float32, device=cache.keys[0].device
+        )
+
+    def collect(self, layer: int, place: int, rows: Rows, query: Tensor, key: Tensor, params: AttentionParams) -> None:
+        """Score the keys of the request at `place` of the batch: the prefix ends at its first row."""
+        prefix = rows.start + 1
+        visible = visible_keys(rows.start, rows.count, 0, rows.stop, None, query.device)
+        for depth, chosen in enumerate(self._row_sets(rows.count)):
+            logits = query_key_logits(query[:, chosen], key, params.scale)
+            scores = score_rows(
+                logits, visible[chosen], key.shape[0], self.request.score, self.request.granularity, params.sinks
+            )
+            self._scores[depth, self._index[layer], place, : scores.shape[0], :prefix] = scores[:, :prefix]
+
+    def _row_sets(self, count: int) -> list[list[int]]:
+        match self.request.rows:
+            case "ends":
+                return [[0, count - 1] if count > 1 else [0]]
+            case "all":
+                return [list(range(count))]
+            case _:
+                return [[row] for row in range(count)]
+
+    def of(self, num_accepted: Sequence[int]) -> Tensor:
+        """Give the scores, shape ``[layers, batch, groups, keys]``, now that acceptance is known."""
+        if self.request.rows != "last":
+            return self._scores[0]
+        return torch.stack([self._scores[row, :, place] for place, row in enumerate(num_accepted)], dim=1)
+
+
+class FullStep(Step):
+    """Rows that read the whole cache: a piece of a prompt, or a verification.
+
+    Writes the rows' exact keys and values, over the approximate ones that drafting may have left.
+    """
+
+    def __init__(self, cache: KVCache, batch: Sequence[Rows], scores: ScoreBuffer | None = None) -> None:
+        self._cache = cache
+        self._batch = batch
+        self._scores = scores
+        self._visible: dict[tuple[int, int | None], Tensor | None] = {}
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """See `Step.attend`."""
+        out, first = [], 0
+        for place, rows in enumerate(self._batch):
+            own = slice(first, first + rows.count)
+            first += rows.count
+            self._cache.write(layer, rows.slot, rows.start, key[:, own], value[:, own])
+            begin = 0 if params.sliding_window is None else max(0, rows.start + 1 - params.sliding_window)
+            keys, values = self._cache.read(layer, rows.slot, begin, rows.stop)
+            visible = self._mask(place, rows, begin, params.sliding_window, query.device)
+            out.append(attend(query[:, own], keys, values, visible, params))
+            if self._scores is not None and params.sliding_window is None:
+                self._scores.collect(layer, place, rows, query[:, own], keys, params)
+        return torch.cat(out)
+
+    def _mask(self, place: int, rows: Rows, begin: int, window: int | None, device: torch.device) -> Tensor | None:
+        """Build the mask once for all layers that share it; a single row sees all that was read for it."""
+        if rows.count == 1:
+            return None
+        if (place, window) not in self._visible:
+            mask = visible_keys(rows.start, rows.count, begin, rows.stop - begin, window, device)
+            self._visible[place, window] = mask
+        return self._visible[place, window]
+
+
+class DraftStep(Step):
+    """One row per request that reads only what was selected and what came since; sliding layers read their window."""
+
+    def __init__(self, cache: KVCache, batch: Sequence[Rows], drafts: Sequence[DraftCache | None]) -> None:
+        self._cache = cache
+        self._batch = batch
+        self._drafts = drafts
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """See `Step.attend`."""
+        out = []
+        for place, (rows, selected) in enumerate(zip(self._batch, self._drafts, strict=True)):
+            own = slice(place, place + 1)
+            if selected is not None and params.sliding_window is None:
+                selected.append(layer, key[:, own], value[:, own])
+                keys, values = selected.read(layer)
+            else:
+                self._cache.write(layer, rows.slot, rows.start, key[:, own], value[:, own])
+                begin = 0 if params.sliding_window is None else max(0, rows.stop - params.sliding_window)
+                keys, values = self._cache.read(layer, rows.slot, begin, rows.stop)
+            out.append(attend(query[:, own], keys, values, None, params))
+        return torch.cat(out)
