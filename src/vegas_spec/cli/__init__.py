@@ -1,0 +1,45 @@
+"""The ``vegas`` command. One file per subcommand; what is shared by all is here and in `errors`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from vegas_spec import __version__
+from vegas_spec.cli import doctor, models
+from vegas_spec.cli.errors import run
+
+app = typer.Typer(
+    name="vegas",
+    help="Lossless long-context decoding: the model drafts over the few KV entries that its verification chose.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+# Every subcommand registers here. Their modules import torch and transformers inside functions only, so that `--help`
+# answers at once.
+app.add_typer(models.app)
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vegas {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _vegas(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(app))

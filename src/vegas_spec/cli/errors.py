@@ -1,0 +1,46 @@
+"""What went wrong, for the person at the terminal: one sentence on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def is_for_the_user(error: Exception) -> bool:
+    """Whether the message is a sentence for the user: the package's own exception classes are, all others are bugs."""
+    return type(error).__module__.partition(".")[0] == "vegas_spec"
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Bad input, of whatever kind, is one sentence on stderr and exit code 2; Ctrl-C is 130. An unexpected exception is a
+    fault of ours and keeps its traceback.
+    """
+    try:
+        code = app(args=arguments, prog_name="vegas", standalone_mode=False)
+    except TyperException as error:
+        message = error.format_message()
+        if not message:  # no arguments at all: the help has been shown
+            return BAD_INPUT
+        context = getattr(error, "ctx", None)
+        hint = f" Try '{context.command_path} --help'." if context else ""
+        return _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}")
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as error:
+        if not is_for_the_user(error):
+            raise
+        return _fail(str(error))
+    return code if isinstance(code, int) else 0
+
+
+def _fail(sentence: str) -> int:
+    typer.echo(f"vegas: {sentence}", file=sys.stderr)
+    return BAD_INPUT
