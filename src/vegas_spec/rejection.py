@@ -50,7 +50,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
     """
     cumulative = weights.double().cumsum(-1)
-    total = cumulative[..., -1:]
+    total = cumulative[..., -1:].contiguous()
     index = torch.searchsorted(cumulative, uniforms.double()[..., None] * total, right=True)
     # u * total can round up to total; the first index that reaches total is the last one of positive weight.
     last = torch.searchsorted(cumulative, total)
