@@ -1,0 +1,60 @@
+"""What each policy answers, and that every name of the configuration has a policy."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from vegas_spec.config import POLICIES, VegasConfig
+from vegas_spec.policies import ScoreRequest, make_policy
+from vegas_spec.selection import NO_POSITION
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_name_makes_the_policy_of_that_name(name: str):
+    config = VegasConfig(policy=name)
+    policy = make_policy(config)
+    assert policy.name == name
+    assert policy.config is config
+    assert policy.speculates == (name != "full")
+
+
+@pytest.mark.parametrize("name", ["dense", "full"])
+def test_a_policy_that_leaves_nothing_out_wants_no_scores(name: str):
+    policy = make_policy(VegasConfig(policy=name))
+    assert policy.score_request is None
+    assert policy.select(None, torch.tensor([3, 900])) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "score", "granularity"),
+    list(itertools.product(["ends", "all", "last"], ["weight", "logit"], ["kv_head", "layer"])),
+)
+def test_vegas_wants_the_scores_of_its_configuration(rows, score, granularity):
+    policy = make_policy(VegasConfig(rows=rows, score=score, granularity=granularity))
+    assert policy.score_request == ScoreRequest(rows=rows, score=score, granularity=granularity)
+
+
+def test_vegas_selects_the_best_within_each_requests_own_budget():
+    policy = make_policy(VegasConfig(kv_budget=0.25, kv_budget_min=2, kv_budget_max=5))
+    prefix_lens = torch.tensor([0, 1, 7, 16, 40])
+    scores = torch.rand(3, 5, 2, 40, generator=torch.Generator().manual_seed(0))
+    positions = policy.select(scores, prefix_lens)
+    assert positions.shape == (3, 5, 2, 5)
+    assert (positions != NO_POSITION).sum(-1).unique(dim=0).tolist() == [[[0, 0], [1, 1], [2, 2], [4, 4], [5, 5]]]
+    for layer, request, group in itertools.product(range(3), range(5), range(2)):
+        chosen = [position for position in positions[layer, request, group].tolist() if position != NO_POSITION]
+        row = scores[layer, request, group, : prefix_lens[request]]
+        assert chosen == sorted(row.argsort(descending=True)[: len(chosen)].tolist())
+
+
+def test_vegas_selects_everything_when_the_budget_is_larger_than_the_context():
+    positions = make_policy(VegasConfig()).select(torch.zeros(1, 1, 1, 9), torch.tensor([9]))
+    assert positions.tolist() == [[[list(range(9))]]]
+
+
+def test_vegas_without_scores_is_a_fault_of_the_caller():
+    with pytest.raises(TypeError, match="collected none"):
+        make_policy(VegasConfig()).select(None, torch.tensor([4]))
