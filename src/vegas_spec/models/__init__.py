@@ -3,7 +3,7 @@
 from vegas_spec.models.cache import cache_folder
 from vegas_spec.models.catalogue import KnownModel, get_model, known_models
 from vegas_spec.models.child import FetchError
-from vegas_spec.models.fetch import Progress, Step, fetch, is_fetched, model_folder
+from vegas_spec.models.fetching import Progress, Step, fetch, is_fetched, model_folder
 
 __all__ = [
     "FetchError",
