@@ -1,0 +1,12 @@
+"""Kernels: verification that scores as it goes, selection, and the draft's sparse attention.
+
+One file per op, with its plain-torch reference. `VerifyPlan` and `SparseWorkspace` own what a CUDA graph must find at
+the same address; the ops allocate nothing.
+"""
+
+from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.select_kv import select_kv
+from vegas_spec.ops.sparse_attention import SparseWorkspace, sparse_attention
+from vegas_spec.ops.verify_attention import verify_attention
+
+__all__ = ["SparseWorkspace", "VerifyPlan", "select_kv", "sparse_attention", "verify_attention"]

@@ -1,0 +1,302 @@
+"""The schedule of a batch's verification and the scratch that all layers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vegas_spec.config import Granularity
+from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
+from vegas_spec.ops.levels import LEVELS
+from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, verify_tuning
+
+SCORE_ALIGNMENT = 16
+"""A request's scores start at a multiple of this many entries, so that they are read in whole vectors."""
+
+
+@dataclass(frozen=True)
+class VerifyPlan:
+    """What `verify_attention` and `select_kv` need beside their inputs; caller-owned, one for all layers of a kind.
+
+    `prepare` runs once per step; every layer of the step then uses the same plan. All tensors keep their addresses, so
+    a CUDA graph may contain `prepare`, or read what an earlier call of it has written.
+
+    The attention of a step is a list of tiles of ``tile`` keys, ordered by request, KV head and position; each of
+    ``num_programs`` programs takes an equal, contiguous share of it, whatever the lengths are. The lengths are read on
+    the device only.
+
+    Attributes
+    ----------
+    tile_starts : Tensor
+        Tiles (per KV head) before each request, int32, shape ``[max_requests + 1]``.
+    first_requests : Tensor
+        Request in which each program's share begins, int32, shape ``[num_programs]``.
+    prefix_lens : Tensor
+        ``n = seq_len - query_len + 1``, 0 for a padding row, int32, shape ``[max_requests]``.
+    score_offsets : Tensor
+        Where a request's scores begin in ``levels``, int32, shape ``[max_requests]``; -1: there was no room, and its
+        draft reads the first and the latest positions.
+    dropped : Tensor
+        Requests that found no room, summed over all calls of `prepare`, int32, shape ``[1]``.
+    levels : Tensor
+        Score levels of every prefix position, int16, shape ``[num_kv_heads, score_capacity]``.
+    histogram : Tensor
+        How often each level occurs, int32, shape ``[max_requests, groups, LEVELS]``, groups being KV heads or 1. Zero
+        between layers: verification counts (selection, where all KV heads select together), selection clears.
+    partial_out, partial_stats, arrivals : Tensor
+        Parts of requests that more than one program worked on, and how many have been written.
+
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_query_len: int
+    window: int | None
+    granularity: Granularity
+    tuning: VerifyTuning
+    num_programs: int
+    tile_starts: Tensor
+    first_requests: Tensor
+    prefix_lens: Tensor
+    score_offsets: Tensor
+    dropped: Tensor
+    levels: Tensor
+    histogram: Tensor
+    partial_out: Tensor
+    partial_stats: Tensor
+    arrivals: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_query_len: int,
+        max_requests: int,
+        score_capacity: int,
+        device: torch.device | str,
+        window: int | None = None,
+        granularity: Granularity = "kv_head",
+        tuning: VerifyTuning | None = None,
+    ) -> VerifyPlan:
+        """Allocate the plan of all layers with these heads and this sliding window.
+
+        Parameters
+        ----------
+        num_heads, num_kv_heads, head_dim : int
+            Of one layer (of one rank, under tensor parallelism).
+        max_query_len : int
+            Most query rows per request, ``gamma + 1``; times the group size at most 128.
+        max_requests : int
+            Most requests per step, padding rows included.
+        score_capacity : int
+            Prefix tokens for which there is room to score, over all requests of a step. 0: nothing is ever scored.
+        device : torch.device or str
+            Where the ops run.
+        window : int, optional
+            Sliding window of the layers, in tokens, the row itself included. Such layers are never scored: their draft
+            reads the window, as `verify_attention` with one row per request does.
+        granularity : {"kv_head", "layer"}
+            Whether each KV head selects for itself or all of them together.
+        tuning : VerifyTuning, optional
+            Launch configuration; by default the measured one of `vegas_spec.ops.tuning`.
+
+        """
+        device = torch.device(device)
+        if num_heads % num_kv_heads:
+            raise refuse("num_heads", f"a multiple of num_kv_heads ({num_kv_heads})", num_heads)
+        check_choice("granularity", granularity, ("kv_head", "layer"))
+        if window is not None and (window < 1 or score_capacity):
+            raise refuse("window", "None, or at least 1 and without score_capacity", window)
+        columns = max_query_len * (num_heads // num_kv_heads)
+        if columns > MAX_COLUMNS:
+            raise refuse("max_query_len * num_heads / num_kv_heads", f"at most {MAX_COLUMNS}", columns)
+        if score_capacity % SCORE_ALIGNMENT:
+            score_capacity += SCORE_ALIGNMENT - score_capacity % SCORE_ALIGNMENT
+        tuning = tuning or verify_tuning(columns, head_dim)
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+        num_programs = multiprocessors * tuning.programs_per_multiprocessor
+        pairs = max_requests * num_kv_heads
+        scored = max_requests if score_capacity else 0
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        def floats(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.float32, device=device)
+
+        parts = num_programs + pairs
+        return cls(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_query_len=max_query_len,
+            window=window,
+            granularity=granularity,
+            tuning=tuning,
+            num_programs=num_programs,
+            tile_starts=ints(max_requests + 1),
+            first_requests=ints(num_programs),
+            prefix_lens=ints(max_requests),
+            score_offsets=ints(max_requests),
+            dropped=ints(1),
+            levels=torch.zeros((num_kv_heads, score_capacity), dtype=torch.int16, device=device),
+            histogram=ints(scored, num_kv_heads if granularity == "kv_head" else 1, LEVELS),
+            partial_out=floats(parts, triton.next_power_of_2(head_dim), triton.next_power_of_2(max(columns, 16))),
+            partial_stats=floats(parts, 2, triton.next_power_of_2(max(columns, 16))),
+            arrivals=ints(pairs),
+        )
+
+    @property
+    def max_requests(self) -> int:
+        """Most requests per step."""
+        return self.prefix_lens.shape[0]
+
+    @property
+    def score_capacity(self) -> int:
+        """Prefix tokens for which there is room to score."""
+        return self.levels.shape[1]
+
+    @property
+    def groups(self) -> int:
+        """Sets of positions per request: one per KV head, or one."""
+        return self.num_kv_heads if self.granularity == "kv_head" else 1
+
+    def scratch_bytes(self) -> dict[str, int]:
+        """Device memory of the plan by purpose: what grows with scored tokens, with requests, and with the device."""
+
+        def size(*tensors: Tensor) -> int:
+            return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+        return {
+            "levels": size(self.levels),
+            "histogram": size(self.histogram),
+            "schedule": size(self.tile_starts, self.first_requests, self.prefix_lens, self.score_offsets, self.arrivals),
+            "partials": size(self.partial_out, self.partial_stats),
+        }
+
+    def prepare(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
+        """Lay out this step's work and score scratch; reads the lengths on the device, waits for nothing.
+
+        Parameters
+        ----------
+        query_start_loc : Tensor
+            First query row of each request, int32, shape ``[batch + 1]``. A request without rows is padding.
+        seq_lens : Tensor
+            Tokens per request, its query rows included, int32, shape ``[batch]``; 0 is padding as well.
+
+        Notes
+        -----
+        Not checked: that ``query_len <= max_query_len`` and ``query_len <= seq_len``.
+
+        """
+        batch = seq_lens.shape[0]
+        if batch > self.max_requests:
+            raise refuse("seq_lens", f"of at most {self.max_requests} requests", batch)
+        check_tensor("seq_lens", seq_lens, (batch,), (torch.int32,), self.prefix_lens.device)
+        check_tensor("query_start_loc", query_start_loc, (batch + 1,), (torch.int32,), self.prefix_lens.device)
+        check_contiguous("seq_lens", seq_lens)
+        check_contiguous("query_start_loc", query_start_loc)
+        if self.prefix_lens.device.type == "cuda":
+            self.launch(query_start_loc, seq_lens)
+        else:
+            self.reference(query_start_loc, seq_lens)
+
+    def reference(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
+        """Do as `prepare` says, in plain torch."""
+        batch, tile = seq_lens.shape[0], self.tuning.tile
+        query_lens = query_start_loc.diff()
+        active = (query_lens > 0) & (seq_lens > 0)
+        prefix = torch.where(active, seq_lens - query_lens + 1, 0)
+        first = ((seq_lens - query_lens - self.window + 1).clamp(min=0) // tile) if self.window else 0
+        tiles = torch.where(active, (seq_lens + tile - 1) // tile - first, 0)
+        ends = tiles.cumsum(0, dtype=torch.int32)
+        self.tile_starts[1 : batch + 1] = ends
+        share = -(-ends[-1:] * self.num_kv_heads // self.num_programs)
+        starts = torch.arange(self.num_programs, device=ends.device)[:, None] * share
+        self.first_requests.copy_((ends * self.num_kv_heads <= starts).sum(1).clamp(max=batch - 1))
+        room = (prefix + SCORE_ALIGNMENT - 1) // SCORE_ALIGNMENT * SCORE_ALIGNMENT
+        offsets_end = room.cumsum(0)
+        fits = offsets_end <= self.score_capacity
+        self.prefix_lens[:batch] = prefix
+        self.score_offsets[:batch] = torch.where(active & fits, offsets_end - room, -1)
+        if self.score_capacity:
+            self.dropped.add_((active & ~fits).sum())
+
+    def launch(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
+        """Do as `prepare` says, in one kernel."""
+        batch = seq_lens.shape[0]
+        _plan_kernel[(1,)](
+            query_start_loc,
+            seq_lens,
+            self.tile_starts,
+            self.first_requests,
+            self.prefix_lens,
+            self.score_offsets,
+            self.dropped,
+            batch,
+            self.score_capacity,
+            self.window or 0,
+            TILE=self.tuning.tile,
+            KV_HEADS=self.num_kv_heads,
+            PROGRAMS=self.num_programs,
+            BATCH=max(16, triton.next_power_of_2(batch)),
+            ALIGNMENT=SCORE_ALIGNMENT,
+            num_warps=4,
+        )
+
+
+@triton.jit
+def _plan_kernel(
+    query_start_loc,  # [batch + 1]
+    seq_lens,  # [batch]
+    tile_starts,  # [max_requests + 1], written
+    first_requests,  # [PROGRAMS], written
+    prefix_lens,  # [max_requests], written
+    score_offsets,  # [max_requests], written
+    dropped,  # [1], added to
+    batch,
+    score_capacity,
+    window,  # 0: none
+    TILE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BATCH: tl.constexpr,  # batch, padded to a power of two
+    ALIGNMENT: tl.constexpr,
+):
+    """One program lays out the whole batch."""
+    request = tl.arange(0, BATCH)
+    inside = request < batch
+    query_len = tl.load(query_start_loc + request + 1, mask=inside, other=0)
+    query_len -= tl.load(query_start_loc + request, mask=inside, other=0)
+    seq_len = tl.load(seq_lens + request, mask=inside, other=0)
+    active = (query_len > 0) & (seq_len > 0)
+    prefix = tl.where(active, seq_len - query_len + 1, 0)
+    first = tl.where(window > 0, tl.maximum(seq_len - query_len - window + 1, 0) // TILE, 0)
+    tiles = tl.where(active, (seq_len + TILE - 1) // TILE - first, 0)
+    ends = tl.cumsum(tiles, 0)
+    tl.store(tile_starts + request + 1, ends, mask=inside)
+
+    room = (prefix + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    offsets_end = tl.cumsum(room, 0)
+    fits = offsets_end <= score_capacity
+    tl.store(prefix_lens + request, prefix, mask=inside)
+    tl.store(score_offsets + request, tl.where(active & fits, offsets_end - room, -1), mask=inside)
+    if score_capacity > 0:
+        lost = tl.sum((active & (fits == 0)).to(tl.int32), 0)
+        tl.store(dropped, tl.load(dropped) + lost)
+
+    share = tl.cdiv(tl.sum(tiles, 0) * KV_HEADS, PROGRAMS)
+    # Padding entries repeat the last end, so they never lie before a program that has work.
+    for start in range(0, PROGRAMS, 16):
+        program = start + tl.arange(0, 16)
+        before = (ends * KV_HEADS)[None, :] <= (program * share)[:, None]
+        first_request = tl.minimum(tl.sum(before.to(tl.int32), 1), batch - 1)
+        tl.store(first_requests + program, first_request, mask=program < PROGRAMS)

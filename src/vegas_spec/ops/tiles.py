@@ -1,0 +1,64 @@
+"""What the attention kernels share: addresses of paged tiles, the soft-cap, and the sum of parts."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def physical(block_table_row, position, mask, block_size, BLOCK_SIZE: tl.constexpr):
+    """Block number and place in the block of each position."""
+    if BLOCK_SIZE > 0:
+        return tl.load(block_table_row + position // BLOCK_SIZE, mask=mask, other=0), position % BLOCK_SIZE
+    return tl.load(block_table_row + position // block_size, mask=mask, other=0), position % block_size
+
+
+@triton.jit
+def token_offset(block, place, stride_block, stride_place):
+    """Distance of each token's row from the head's first one, in elements; a block is smaller than 2^31."""
+    return block.to(tl.int64) * stride_block + place * stride_place
+
+
+@triton.jit
+def load_tile(base, offset, mask, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
+    """Rows of a cache, ``[keys, DIM]``; 0 where masked and beyond the head dimension."""
+    dim = tl.arange(0, DIM)
+    pointers = base + offset[:, None] + dim[None, :]
+    if MASKED:
+        return tl.load(pointers, mask=mask[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
+    if HEAD_DIM != DIM:
+        return tl.load(pointers, mask=(dim < HEAD_DIM)[None, :], other=0.0)
+    return tl.load(pointers)
+
+
+@triton.jit
+def capped(logits, softcap, SOFTCAP: tl.constexpr):
+    """``softcap * tanh(logits / softcap)``, everything in log2 units."""
+    if SOFTCAP:
+        return softcap * (1.0 - 2.0 / (tl.exp2(logits * (2.0 * _LOG2E / softcap)) + 1.0))
+    return logits
+
+
+@triton.jit
+def merge_parts(partial_out, partial_stats, first_slot, parts, DIM: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sum all parts of a request's head, in their order, whichever program came last."""
+    dim = tl.arange(0, DIM)[:, None]
+    column = tl.arange(0, COLUMNS)
+    acc = tl.zeros([DIM, COLUMNS], tl.float32)
+    sums = tl.zeros([COLUMNS], tl.float32)
+    reference = tl.full([COLUMNS], float("-inf"), tl.float32)
+    for part in tl.range(0, parts, num_stages=4):
+        slot = (first_slot + part).to(tl.int64)
+        part_reference = tl.load(partial_stats + slot * 2 * COLUMNS + column, cache_modifier=".cg")
+        part_sums = tl.load(partial_stats + (slot * 2 + 1) * COLUMNS + column, cache_modifier=".cg")
+        part_acc = tl.load(partial_out + slot * DIM * COLUMNS + dim * COLUMNS + column[None, :], cache_modifier=".cg")
+        joint = tl.maximum(reference, part_reference)
+        before = tl.exp2(reference - joint)
+        scale = tl.exp2(part_reference - joint)
+        acc = acc * before[None, :] + part_acc * scale[None, :]
+        sums = sums * before + part_sums * scale
+        reference = joint
+    return acc, sums, reference

@@ -1,0 +1,78 @@
+"""Launch configurations by shape: measured once, looked up at run time, never searched while serving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_COLUMNS = 128
+"""Query rows times heads per KV head that one product takes; more would not fit the registers."""
+
+
+@dataclass(frozen=True)
+class VerifyTuning:
+    """Launch configuration of `verify_attention`.
+
+    Attributes
+    ----------
+    tile : int
+        Keys per step of a program.
+    stages : int
+        Tiles in flight, the one being used included.
+    warps : int
+        Warps per program.
+    programs_per_multiprocessor : int
+        Programs that share a multiprocessor, which decides into how many parts the work is cut.
+
+    """
+
+    tile: int = 64
+    stages: int = 3
+    warps: int = 4
+    programs_per_multiprocessor: int = 2
+
+
+def verify_tuning(columns: int, head_dim: int) -> VerifyTuning:
+    """Configuration for `columns` query rows per KV head."""
+    return VerifyTuning()
+
+
+@dataclass(frozen=True)
+class SelectTuning:
+    """Launch configuration of `select_kv`: positions per step and warps of a program, and the same for summing heads."""
+
+    chunk: int = 8192
+    warps: int = 16
+    merge_chunk: int = 2048
+    merge_programs: int = 32
+
+
+SELECT = SelectTuning()
+
+
+@dataclass(frozen=True)
+class SparseTuning:
+    """Launch configuration of `sparse_attention`.
+
+    Attributes
+    ----------
+    tile, stages, warps : int
+        As in `VerifyTuning`.
+    programs_per_multiprocessor : int
+        How many programs a batch is cut into at least, per multiprocessor.
+
+    """
+
+    tile: int = 64
+    stages: int = 4
+    warps: int = 4
+    programs_per_multiprocessor: int = 1
+
+
+def sparse_tuning(head_dim: int) -> SparseTuning:
+    """Configuration for a head dimension."""
+    return SparseTuning()
+
+
+def sparse_splits(pairs: int, multiprocessors: int, tuning: SparseTuning) -> int:
+    """Into how many parts the list of each of `pairs` requests' KV heads is cut."""
+    return max(1, multiprocessors * tuning.programs_per_multiprocessor // pairs)

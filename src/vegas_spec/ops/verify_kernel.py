@@ -1,0 +1,324 @@
+"""The Triton kernel of `vegas_spec.ops.verify_attention`.
+
+The products are transposed: ``S^T = K Q^T`` and ``O^T = V^T P^T``. Keys fill the matrix unit's long dimension and the few
+query rows (times the heads that share a KV head) its short one, one key's score is a sum within few lanes, and nothing
+has to cross warps inside the loop.
+
+There is no running maximum. Before its tiles, a program computes the log-sum-exp of a sample of the keys that each row
+sees (the first 32 and the latest 96, the row's own among them) and uses it as the exponent's reference: it is a lower
+bound of the true one, so no weight that matters underflows, and ``exp(logit - reference)`` is at once the weight's
+estimate that selection ranks by. Every program of a request's head computes the same reference. Should a sum outgrow
+its range (a key outweighs the sample by 2^64, for float16 by 2^10), the program takes its exact maximum and repeats its share.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from vegas_spec.ops.tiles import capped, load_tile, merge_parts, physical, token_offset
+
+SAMPLE_KEYS = 128
+SAMPLE_FIRST = 32
+
+_SAMPLE_KEYS = tl.constexpr(SAMPLE_KEYS)
+_SAMPLE_FIRST = tl.constexpr(SAMPLE_FIRST)
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _visible(position, row_position, window, WINDOW: tl.constexpr):
+    """Whether each key may be seen by each column, ``[keys, columns]``."""
+    visible = position[:, None] <= row_position[None, :]
+    if WINDOW:
+        visible = visible & (position[:, None] > row_position[None, :] - window)
+    return visible
+
+
+@triton.jit
+def _log2_sum_exp2(logits):
+    """Over the keys, ``[columns]``."""
+    peak = tl.max(logits, 0)
+    return peak + tl.log2(tl.sum(tl.exp2(logits - peak[None, :]), 0))
+
+
+@triton.jit
+def _attend_tiles(
+    acc, sums, query, reference, cap_reference, scored_column, anchor, per_score,
+    key_base, value_base, block_table_row, level_row, histogram_row,
+    first_tile, last_tile, seq_len, score_stop, row_position,
+    qk_scale, softcap, window, block_size,
+    stride_key_block, stride_key_place, stride_value_block, stride_value_place,
+    SCORE: tl.constexpr, COUNT: tl.constexpr, STEPS: tl.constexpr, FLOOR: tl.constexpr, LEVELS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SAME_STRIDES: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add tiles ``[first_tile, last_tile)`` to the output and the sums, and store their scores."""
+    lane = tl.arange(0, TILE)
+    position = first_tile * TILE + lane
+    block, place = physical(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
+    for tile in tl.range(first_tile, last_tile, num_stages=STAGES):
+        position = tile * TILE + lane
+        inside = position < seq_len
+        offset = token_offset(block, place, stride_key_block, stride_key_place)
+        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM, MASKED)
+        if not SAME_STRIDES:
+            offset = token_offset(block, place, stride_value_block, stride_value_place)
+        value = load_tile(value_base, offset, inside, HEAD_DIM, DIM, MASKED)
+        # The next tile's block numbers are read a step ahead: the cache's loads never wait for them.
+        ahead = position + TILE
+        block, place = physical(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
+
+        raw = tl.dot(key.to(query.dtype), query) * qk_scale
+        logits = capped(raw, softcap, SOFTCAP)
+        if MASKED:
+            logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
+        weights = tl.exp2(logits - reference[None, :])
+        sums += weights
+        acc = tl.dot(tl.trans(value.to(query.dtype)), weights.to(query.dtype), acc)
+
+        if SCORE != "none":
+            if SCORE == "logit":
+                score = tl.sum(tl.where(scored_column[None, :], raw, 0.0), 1) * per_score - anchor
+            else:
+                if SOFTCAP:
+                    weights = tl.exp2(tl.minimum(raw - cap_reference[None, :], 100.0))
+                    if MASKED:
+                        weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
+                score = tl.log2(tl.sum(tl.where(scored_column[None, :], weights, 0.0), 1)) - anchor
+            # A NaN takes the other operand: level 0.
+            level = tl.minimum(tl.maximum((score - FLOOR) * STEPS, 0.0), LEVELS - 1.0).to(tl.int32)
+            store = position < score_stop
+            tl.store(level_row + position, level.to(tl.int16), mask=store)
+            if COUNT:
+                tl.atomic_add(histogram_row + level, 1, mask=store, sem="relaxed")
+    return acc, sums
+
+
+@triton.jit
+def _maximum_of_tiles(
+    peak, query, key_base, block_table_row, first_tile, last_tile, seq_len, row_position,
+    qk_scale, softcap, window, block_size, stride_key_block, stride_key_place,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Largest logit of each column over tiles ``[first_tile, last_tile)``, at least `peak`."""
+    for tile in tl.range(first_tile, last_tile, num_stages=1):
+        position = tile * TILE + tl.arange(0, TILE)
+        inside = position < seq_len
+        block, place = physical(block_table_row, position, inside, block_size, BLOCK_SIZE)
+        offset = token_offset(block, place, stride_key_block, stride_key_place)
+        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM, True)
+        logits = capped(tl.dot(key.to(query.dtype), query) * qk_scale, softcap, SOFTCAP)
+        logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
+        peak = tl.maximum(peak, tl.max(logits, 0))
+    return peak
+
+
+@triton.jit
+def verify_kernel(
+    out,  # [rows, heads, HEAD_DIM], written
+    lse,  # [rows, heads] float32, written
+    query,  # [rows, heads, HEAD_DIM]
+    key_cache,  # [blocks, block_size, KV_HEADS, HEAD_DIM]
+    value_cache,  # like key_cache
+    block_table,  # [batch, blocks per request]
+    query_start_loc,  # [batch + 1]
+    seq_lens,  # [batch]
+    sinks,  # [heads]
+    key_scale,  # [1]
+    value_scale,  # [1]
+    tile_starts,  # [max_requests + 1]
+    first_requests,  # [PROGRAMS]
+    score_offsets,  # [max_requests]
+    levels,  # [KV_HEADS, score_capacity] int16, written
+    histogram,  # [max_requests, KV_HEADS, LEVELS], added to
+    partial_out,  # [PROGRAMS + max_requests * KV_HEADS, DIM, COLUMNS], scratch
+    partial_stats,  # [PROGRAMS + max_requests * KV_HEADS, 2, COLUMNS], scratch
+    arrivals,  # [max_requests * KV_HEADS], 0 before and after
+    batch,
+    scale,
+    softcap,
+    window,
+    block_size,
+    score_capacity,
+    stride_out_row, stride_out_head, stride_lse_row, stride_query_row, stride_query_head,
+    stride_key_block, stride_key_place, stride_key_head,
+    stride_value_block, stride_value_place, stride_value_head,
+    stride_table,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads per KV head
+    COLUMNS: tl.constexpr,  # query rows times GROUP, padded to a power of two
+    HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,  # HEAD_DIM, padded to a power of two
+    TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
+    PROGRAMS: tl.constexpr,
+    SCORE: tl.constexpr,  # "none", "weight", "logit"
+    COUNT: tl.constexpr,  # whether the histogram is filled
+    ALL_ROWS: tl.constexpr,
+    STEPS: tl.constexpr, FLOOR: tl.constexpr, LEVELS: tl.constexpr,
+    SAME_STRIDES: tl.constexpr,  # of keys and values
+    SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
+    KEY_SCALE: tl.constexpr, VALUE_SCALE: tl.constexpr,
+    SHIFT: tl.constexpr,  # octaves between the sample's log-sum-exp and the reference
+    LIMIT: tl.constexpr,  # largest sum of weights that is trusted
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """One program works through its share of the tiles, one request's head after another."""
+    program = tl.program_id(0)
+    share = tl.cdiv(tl.load(tile_starts + batch) * KV_HEADS, PROGRAMS)
+    unit = program * share
+    stop = tl.minimum(unit + share, tl.load(tile_starts + batch) * KV_HEADS)
+    request = tl.load(first_requests + program)
+
+    column = tl.arange(0, COLUMNS)
+    dim = tl.arange(0, DIM)
+    row = column // GROUP
+    qk_scale = scale * _LOG2E
+    out_scale = 1.0
+    if KEY_SCALE:
+        qk_scale = qk_scale * tl.load(key_scale)
+    if VALUE_SCALE:
+        out_scale = tl.load(value_scale)
+
+    while unit < stop:
+        while tl.load(tile_starts + request + 1) * KV_HEADS <= unit:
+            request += 1
+        before = tl.load(tile_starts + request)
+        tiles = tl.load(tile_starts + request + 1) - before
+        head = (unit - before * KV_HEADS) // tiles
+        head_start = before * KV_HEADS + head * tiles
+        tile = unit - head_start
+        tile_stop = tl.minimum(tiles, tile + stop - unit)
+        unit += tile_stop - tile
+
+        row_start = tl.load(query_start_loc + request)
+        query_len = tl.load(query_start_loc + request + 1) - row_start
+        seq_len = tl.load(seq_lens + request)
+        prefix = seq_len - query_len + 1
+        if WINDOW:
+            skipped = tl.maximum(prefix - window, 0) // TILE
+            tile += skipped
+            tile_stop += skipped
+        row_position = prefix - 1 + row
+        real = row < query_len
+        query_head = head * GROUP + column % GROUP
+        query_offset = (row_start + row).to(tl.int64) * stride_query_row + query_head * stride_query_head
+        q = tl.load(
+            query + query_offset[None, :] + dim[:, None], mask=real[None, :] & (dim < HEAD_DIM)[:, None], other=0.0
+        )
+        block_table_row = block_table + request.to(tl.int64) * stride_table
+        key_base = key_cache + head.to(tl.int64) * stride_key_head
+        value_base = value_cache + head.to(tl.int64) * stride_value_head
+
+        sample = tl.arange(0, _SAMPLE_KEYS)
+        sample += tl.where(sample >= _SAMPLE_FIRST, tl.maximum(seq_len - _SAMPLE_KEYS, 0), 0)
+        block, place = physical(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
+        token = token_offset(block, place, stride_key_block, stride_key_place)
+        key = load_tile(key_base, token, sample < seq_len, HEAD_DIM, DIM, True)
+        raw = tl.dot(key.to(q.dtype), q) * qk_scale
+        seen = _visible(sample, row_position, window, WINDOW) & (sample < seq_len)[:, None]
+        lowest = _log2_sum_exp2(tl.where(seen, capped(raw, softcap, SOFTCAP), float("-inf")))
+        cap_reference = lowest
+        if SOFTCAP:
+            cap_reference = _log2_sum_exp2(tl.where(seen, raw, float("-inf")))
+        sink = tl.zeros([COLUMNS], tl.float32)
+        if SINKS:
+            sink = tl.load(sinks + query_head).to(tl.float32) * _LOG2E
+            joint = tl.maximum(lowest, sink)
+            lowest = joint + tl.log2(tl.exp2(lowest - joint) + tl.exp2(sink - joint))
+            if SOFTCAP:
+                joint = tl.maximum(cap_reference, sink)
+                cap_reference = joint + tl.log2(tl.exp2(cap_reference - joint) + tl.exp2(sink - joint))
+        # Columns that hold no query have logits of 0 and must not look like an overflow.
+        reference = tl.where(real, lowest - SHIFT, 0.0)
+
+        scored_column = real
+        anchor = 0.0
+        per_score = 1.0
+        score_stop = 0
+        level_row = levels
+        histogram_row = histogram
+        if SCORE != "none":
+            if not ALL_ROWS:
+                scored_column = real & ((row == 0) | (row == query_len - 1))
+            if SCORE == "logit":
+                per_score = 1.0 / tl.sum(scored_column.to(tl.float32), 0)
+                chosen = tl.sum(tl.where(scored_column[None, :], raw, 0.0), 1) * per_score
+                anchor = tl.max(tl.where(sample < prefix, chosen, float("-inf")), 0)
+            elif not SOFTCAP:
+                anchor = 0.0 + SHIFT
+            offset = tl.load(score_offsets + request)
+            score_stop = tl.where(offset >= 0, prefix, 0)
+            level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(offset, 0)
+            histogram_row = histogram + (request * KV_HEADS + head).to(tl.int64) * LEVELS
+
+        full = tl.minimum(tl.maximum(prefix // TILE, tile), tile_stop)
+        if WINDOW:
+            full = tile
+        acc = tl.zeros([DIM, COLUMNS], tl.float32)
+        sums = tl.zeros([COLUMNS], tl.float32)
+        attempt = 0
+        while attempt < 2:
+            acc = tl.zeros([DIM, COLUMNS], tl.float32)
+            tile_sums = tl.zeros([TILE, COLUMNS], tl.float32)
+            acc, tile_sums = _attend_tiles(
+                acc, tile_sums, q, reference, cap_reference, scored_column, anchor, per_score,
+                key_base, value_base, block_table_row, level_row, histogram_row,
+                tile, full, seq_len, score_stop, row_position,
+                qk_scale, softcap, window, block_size,
+                stride_key_block, stride_key_place, stride_value_block, stride_value_place,
+                SCORE, COUNT, STEPS, FLOOR, LEVELS, HEAD_DIM, DIM, TILE, BLOCK_SIZE,
+                SAME_STRIDES, SOFTCAP, WINDOW, False, STAGES,
+            )  # fmt: skip
+            acc, tile_sums = _attend_tiles(
+                acc, tile_sums, q, reference, cap_reference, scored_column, anchor, per_score,
+                key_base, value_base, block_table_row, level_row, histogram_row,
+                full, tile_stop, seq_len, score_stop, row_position,
+                qk_scale, softcap, window, block_size,
+                stride_key_block, stride_key_place, stride_value_block, stride_value_place,
+                SCORE, COUNT, STEPS, FLOOR, LEVELS, HEAD_DIM, DIM, TILE, BLOCK_SIZE,
+                SAME_STRIDES, SOFTCAP, WINDOW, True, STAGES if WINDOW else 1,
+            )  # fmt: skip
+            sums = tl.sum(tile_sums, 0)
+            trusted = tl.min(tl.where(sums < LIMIT, 1, 0), 0)
+            attempt = tl.where(trusted == 1, 2, attempt + 1)
+            if attempt == 1:
+                score_stop = 0  # the first attempt's scores stand, saturated where they were out of range
+                reference = _maximum_of_tiles(
+                    reference, q, key_base, block_table_row, tile, tile_stop, seq_len, row_position,
+                    qk_scale, softcap, window, block_size, stride_key_block, stride_key_place,
+                    HEAD_DIM, DIM, TILE, BLOCK_SIZE, SOFTCAP, WINDOW,
+                )  # fmt: skip
+
+        first_part = head_start // share
+        parts = (head_start + tiles - 1) // share - first_part + 1
+        pair = request * KV_HEADS + head
+        finished = parts == 1
+        if parts > 1:
+            slot = (program + pair).to(tl.int64)
+            tl.store(partial_out + slot * DIM * COLUMNS + dim[:, None] * COLUMNS + column[None, :], acc)
+            tl.store(partial_stats + slot * 2 * COLUMNS + column, reference)
+            tl.store(partial_stats + (slot * 2 + 1) * COLUMNS + column, sums)
+            tl.debug_barrier()  # every thread's part is written before it is announced
+            finished = tl.atomic_add(arrivals + pair, 1, sem="acq_rel") == parts - 1
+            if finished:
+                tl.store(arrivals + pair, 0)
+                acc, sums, reference = merge_parts(
+                    partial_out, partial_stats, first_part + pair, parts, DIM, COLUMNS
+                )  # fmt: skip
+        if finished:
+            if SINKS:
+                sums += tl.exp2(sink - reference)
+            place_out = (row_start + row).to(tl.int64)
+            result = acc * (out_scale / sums)[None, :]
+            tl.store(
+                out + (place_out * stride_out_row + query_head * stride_out_head)[None, :] + dim[:, None],
+                result.to(out.dtype.element_ty),
+                mask=real[None, :] & (dim < HEAD_DIM)[:, None],
+            )
+            if LSE:
+                tl.store(lse + place_out * stride_lse_row + query_head, (reference + tl.log2(sums)) * _LN2, mask=real)

@@ -1,0 +1,176 @@
+"""select_kv against its plain-torch reference and the definition in vegas_spec.selection."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from vegas_spec.ops.levels import LEVELS, to_levels
+from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.select_kv import FIRST_POSITIONS, launch, merge_heads, reference, select_kv
+from vegas_spec.selection import select_positions
+
+POISON = -7
+
+
+def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacity=None, levels=LEVELS, seed=0):
+    """A plan as verification leaves it: random levels of the prefixes and their histogram."""
+    plan = VerifyPlan.allocate(
+        num_heads=kv_heads, num_kv_heads=kv_heads, head_dim=64, max_query_len=1, max_requests=len(prefix_lens) + 1,
+        score_capacity=sum(prefix_lens) + 16 * len(prefix_lens) if capacity is None else capacity,
+        granularity=granularity, device=device,
+    )  # fmt: skip
+    seq_lens = torch.tensor(prefix_lens, dtype=torch.int32, device=device)
+    bounds = torch.arange(len(prefix_lens) + 1, dtype=torch.int32, device=device)
+    plan.prepare(bounds, seq_lens)
+    generator = torch.Generator().manual_seed(seed)
+    plan.levels.copy_(torch.randint(0, levels, plan.levels.shape, generator=generator))
+    count_levels(plan, prefix_lens)
+    return plan
+
+
+def count_levels(plan, prefix_lens):
+    plan.histogram.zero_()
+    if plan.granularity == "layer":
+        return
+    for request, n in enumerate(prefix_lens):
+        offset = int(plan.score_offsets[request])
+        for head in range(plan.groups if offset >= 0 else 0):
+            counted = torch.bincount(plan.levels[head, offset : offset + n].int().cpu(), minlength=LEVELS)
+            plan.histogram[request, head] = counted.int().to(plan.histogram.device)
+
+
+def make_table(prefix_lens, tail, block_size, device, seed=0):
+    width = max(1, (max(prefix_lens) + tail + block_size - 1) // block_size)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(len(prefix_lens) * width, generator=generator).int().view(-1, width).to(device)
+
+
+def run(function, plan, counts, table, *, block_size=16, score="weight", tail=0, width=None):
+    batch = len(counts)
+    shape = (batch, plan.groups, int(counts.max()) + tail if width is None else width)
+    slots = torch.full(shape, POISON, dtype=torch.int32, device=counts.device)
+    positions = torch.full_like(slots, POISON)
+    levels, histogram = plan.levels.clone(), plan.histogram.clone()
+    function(
+        levels, histogram, plan.prefix_lens, plan.score_offsets, counts, table, slots, positions, block_size, tail, score
+    )
+    assert not histogram.any(), "the histogram is left clean for the next layer"
+    return slots, positions
+
+
+def check(plan, prefix_lens, counts, device, *, block_size=16, tail=0, **options):
+    counts = torch.tensor(counts, dtype=torch.int32, device=device)
+    table = make_table(prefix_lens, tail, block_size, device)
+    got = run(launch, plan, counts, table, block_size=block_size, tail=tail, **options)
+    again = run(launch, plan, counts, table, block_size=block_size, tail=tail, **options)
+    want = run(reference, plan, counts, table, block_size=block_size, tail=tail, **options)
+    for one, two, three in zip(got, again, want, strict=True):
+        assert torch.equal(one, two), "two runs differ"
+        assert torch.equal(one, three)
+    return got
+
+
+@pytest.mark.parametrize("levels", [1, 3, LEVELS])
+@pytest.mark.parametrize("block_size", [16, 48])
+def test_ragged_rows_with_few_and_many_ties(device, levels, block_size):
+    """Lengths 0 and 1, a budget of 0, of everything, and more than everything; all-equal scores."""
+    prefix_lens = [100, 1, 0, 33, 64, 16, 300]
+    plan = make_plan(prefix_lens, device, levels=levels)
+    check(plan, prefix_lens, [20, 1, 5, 0, 64, 99, 150], device, block_size=block_size, tail=5)
+
+
+def test_is_the_definition(device):
+    """The positions are those of `select_positions` for the levels as scores: ties go to the larger position."""
+    prefix_lens, counts = [200, 37], [50, 8]
+    plan = make_plan(prefix_lens, device, levels=20)
+    scores = torch.full((2, 2, 200), -torch.inf)
+    for request, n in enumerate(prefix_lens):
+        offset = int(plan.score_offsets[request])
+        scores[request, :, :n] = plan.levels[:, offset : offset + n].float().cpu()
+    want = select_positions(scores, torch.tensor(prefix_lens), torch.tensor(counts))
+    _, positions = check(plan, prefix_lens, counts, device)
+    positions = positions.cpu().long()
+    for request, count in enumerate(counts):
+        assert torch.equal(positions[request, :, :count], want[request, :, :count])
+
+
+@pytest.mark.parametrize("score", ["weight", "logit"])
+def test_heads_together(device, score):
+    prefix_lens = [5000, 7, 0]
+    plan = make_plan(prefix_lens, device, kv_heads=3, granularity="layer", seed=1)
+    counts = torch.tensor([300, 3, 0], dtype=torch.int32, device=device)
+    table = make_table(prefix_lens, 0, 16, device)
+    slots, positions = run(launch, plan, counts, table, score=score)
+    assert slots.shape[1] == 1
+    level = merge_heads(plan.levels[:, :5000].int(), score)[0]
+    chosen = torch.zeros(5000, dtype=torch.bool, device=device)
+    chosen[positions[0, 0, :300].long()] = True
+    # The kernel's exp2 and log2 may round a merged level to its neighbour.
+    assert level[chosen].min() >= level[~chosen].max() - 2
+    assert (positions[0, 0, :300].diff() > 0).all()
+
+
+def test_without_scores_the_first_and_latest_positions(device):
+    prefix_lens = [80, 90]
+    plan = make_plan(prefix_lens, device, capacity=80)
+    _, positions = check(plan, prefix_lens, [20, 20], device)
+    assert plan.score_offsets.tolist()[:2] == [0, -1]
+    assert positions[1, 0].tolist() == [*range(FIRST_POSITIONS), *range(86, 90)]
+
+
+def test_what_does_not_fit_is_not_written(device):
+    prefix_lens = [80, 40]
+    plan = make_plan(prefix_lens, device)
+    counts = torch.tensor([30, 10], dtype=torch.int32, device=device)
+    table = make_table(prefix_lens, 5, 16, device)
+    slots, _ = run(launch, plan, counts, table, tail=5, width=20)
+    assert (slots[0] != POISON).all()
+    assert (slots[1, :, 15:] == POISON).all()
+
+
+def test_slots_past_the_block_table_are_zero(device):
+    plan = make_plan([16], device)
+    counts = torch.tensor([4], dtype=torch.int32, device=device)
+    table = torch.tensor([[3]], dtype=torch.int32, device=device)
+    slots, _ = run(launch, plan, counts, table, tail=3)
+    assert (slots[0, :, 4:] == 0).all()
+
+
+def test_more_than_one_chunk(device):
+    prefix_lens = [20_000]
+    plan = make_plan(prefix_lens, device, kv_heads=1, levels=40)
+    check(plan, prefix_lens, [1500], device, tail=13)
+
+
+@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.data())
+def test_any_shape(data):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    prefix_lens = data.draw(st.lists(st.integers(0, 400), min_size=1, max_size=5))
+    counts = [data.draw(st.integers(0, n + 2)) for n in prefix_lens]
+    levels = data.draw(st.sampled_from([1, 2, 50, LEVELS]))
+    plan = make_plan(prefix_lens, device, levels=levels, seed=data.draw(st.integers(0, 99)))
+    check(plan, prefix_lens, counts, device, tail=data.draw(st.integers(0, 3)))
+
+
+def test_levels_of_nan_and_infinities():
+    x = torch.tensor([torch.nan, -torch.inf, torch.inf, -51.0, 0.0])
+    assert to_levels(x, "weight").tolist() == [0, 0, LEVELS - 1, 64, 52 * 64]
+
+
+def test_public_function_runs_by_device(device):
+    prefix_lens = [50, 20]
+    plan = make_plan(prefix_lens, device)
+    counts = torch.tensor([10, 5], dtype=torch.int32, device=device)
+    table = make_table(prefix_lens, 3, 16, device)
+    want, _ = run(reference, plan, counts, table, tail=3)
+    slots = torch.full_like(want, POISON)
+    select_kv(plan, counts, table, 16, slots=slots, score="weight", tail=3)
+    assert torch.equal(slots, want)
+    with pytest.raises(ValueError, match=r"slots must be of shape \[2, 2, any\]; got \[2, 1, 4\]"):
+        select_kv(plan, counts, table, 16, slots=slots.new_zeros(2, 1, 4), score="weight")
+    with pytest.raises(ValueError, match="score must be one of weight, logit; got 'none'"):
+        select_kv(plan, counts, table, 16, slots=slots, score="none")

@@ -1,0 +1,230 @@
+"""verify_attention against its plain-torch reference."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.ops.cases import LAYOUTS, Batch, make_batch
+from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS
+from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.tuning import VerifyTuning
+from vegas_spec.ops.verify_attention import launch, reference, verify_attention
+
+SMALL = VerifyTuning(tile=32, stages=2, warps=4, programs_per_multiprocessor=2)
+
+
+def make_plan(batch: Batch, device: torch.device, **options: object) -> VerifyPlan:
+    rows, heads, head_dim = batch.query.shape
+    lens = batch.query_start_loc.diff()
+    settings = {
+        "num_heads": heads,
+        "num_kv_heads": batch.key_cache.shape[2],
+        "head_dim": head_dim,
+        "max_query_len": max(1, int(lens.max())),
+        "max_requests": len(batch.seq_lens) + 1,
+        "score_capacity": 0 if options.get("window") else int(batch.seq_lens.sum()) + 16 * len(batch.seq_lens),
+        "device": device,
+        "tuning": SMALL if device.type == "cpu" else None,
+    }
+    return VerifyPlan.allocate(**(settings | options))
+
+
+def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends", softcap=0.0, sinks=None, scales=(None, None)):
+    """Call a kernel or a reference with outputs that are poisoned beforehand."""
+    query = batch.query if function is not reference else batch.query.double()
+    out = torch.full_like(query, torch.nan)
+    lse = torch.full(query.shape[:2], torch.nan, dtype=torch.float32, device=query.device)
+    plan.levels.fill_(-1)
+    plan.histogram.zero_()
+    function(
+        query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+        sinks, *scales, plan.tile_starts, plan.first_requests, plan.score_offsets,
+        out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
+        batch.query.shape[-1] ** -0.5, softcap, plan.window or 0, score, rows,
+        plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
+    )  # fmt: skip
+    return out, lse, plan.levels.clone(), plan.histogram.clone()
+
+
+def check(batch: Batch, device: torch.device, *, window=None, tolerance=2e-2, level_slack=2, **options) -> None:
+    plan = make_plan(batch, device, window=window)
+    plan.launch(batch.query_start_loc, batch.seq_lens)
+    plan_again = dataclasses.replace(plan, **{f: torch.zeros_like(getattr(plan, f)) for f in ("tile_starts", "first_requests", "prefix_lens", "score_offsets", "dropped")})
+    plan_again.reference(batch.query_start_loc, batch.seq_lens)
+    for name in ("tile_starts", "prefix_lens", "score_offsets", "dropped"):
+        assert torch.equal(getattr(plan, name), getattr(plan_again, name)), name
+    out, lse, levels, histogram = run(launch, batch, plan, **options)
+    again = run(launch, batch, plan, **options)
+    assert not plan.arrivals.any()
+    for first, second in zip((out, lse, levels, histogram), again, strict=True):
+        assert torch.equal(first.nan_to_num(7.0), second.nan_to_num(7.0)), "two runs differ"
+    want_out, want_lse, want_levels, _ = run(reference, batch, plan, **options)
+    assert torch.equal(lse.isnan(), want_lse.isnan())
+    error = (out.double() - want_out).nan_to_num().norm() / want_out.nan_to_num().norm().clamp(min=1e-9)
+    assert error < tolerance, error
+    torch.testing.assert_close(lse, want_lse, atol=2e-2, rtol=2e-3, equal_nan=True)
+    if options.get("score") == "none":
+        assert not histogram.any()
+        return
+    assert torch.equal(levels < 0, want_levels < 0), "scores outside of the prefix were written, or inside were not"
+    off = (levels.int() - want_levels.int()).abs()
+    # bfloat16 products are exact in float32 but summed in another order, so a level may fall on the other side.
+    assert off.max() <= level_slack, off.max()
+    assert (off > 0).float().mean() < 0.05
+    assert histogram.sum() == (levels >= 0).sum()
+    for request, offset in enumerate(plan.score_offsets.tolist()[: len(batch.seq_lens)]):
+        n = int(plan.prefix_lens[request])
+        if offset < 0 or n == 0 or options.get("score", "weight") == "none":
+            continue
+        for head in range(levels.shape[0]):
+            counted = torch.bincount(levels[head, offset : offset + n].int(), minlength=LEVELS)
+            assert torch.equal(counted.int(), histogram[request, head])
+
+
+def test_ragged_batch(device):
+    """Lengths 0 and 1, page and tile boundaries, a padding row, a long request that several programs share."""
+    query_lens = [3, 1, 0, 2, 3, 3, 1, 3]
+    seq_lens = [77, 1, 0, 2, 16, 33, 0, 300]
+    check(make_batch(query_lens, seq_lens, device=device), device)
+
+
+@pytest.mark.parametrize("score", ["none", "weight", "logit"])
+@pytest.mark.parametrize("rows", ["ends", "all"])
+def test_scores(device, score, rows):
+    check(make_batch([4, 1], [150, 40], device=device, seed=1), device, score=score, rows=rows)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layouts_and_dtypes(device, layout, dtype):
+    check(make_batch([3, 2], [90, 47], layout=layout, dtype=dtype, device=device, seed=2), device)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (7, 1), (6, 2), (16, 1)])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+def test_groups_and_dims(device, heads, kv_heads, head_dim):
+    if device.type == "cpu" and heads != 7 and head_dim != 96:
+        pytest.skip("every group and every dimension once is enough for the interpreter")
+    check(make_batch([2, 2], [70, 35], heads=heads, kv_heads=kv_heads, head_dim=head_dim, device=device, seed=3), device)
+
+
+@pytest.mark.parametrize("block_size", [16, 48, 64])
+def test_block_sizes(device, block_size):
+    check(make_batch([3, 1], [129, 64], block_size=block_size, device=device, seed=4), device)
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_cache(device, cache_dtype):
+    scales = tuple(torch.tensor([s], device=device) for s in (0.5, 2.0))
+    batch = make_batch([3, 2], [70, 33], cache_dtype=cache_dtype, device=device, seed=5)
+    check(batch, device, scales=scales)
+
+
+def test_sinks_and_softcap(device):
+    sinks = torch.tensor([0.5, 3.0, -1.0, 20.0], device=device)
+    batch = make_batch([3, 2], [90, 200], device=device, seed=6)
+    check(batch, device, sinks=sinks)
+    check(batch, device, softcap=5.0)
+    check(batch, device, sinks=sinks, softcap=5.0)
+
+
+@pytest.mark.parametrize("window", [1, 20, 64])
+def test_sliding_window(device, window):
+    check(make_batch([3, 1], [150, 10], device=device, seed=7), device, window=window, score="none")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_key_far_above_the_sample(device, dtype):
+    """One logit exceeds everything in the sample by more than the range: the program repeats its share."""
+    batch = make_batch([2], [260], dtype=dtype, device=device, seed=8, sharpness=1.0)
+    page = batch.block_table[0, 60 // 16].long()
+    batch.key_cache[page, 60 % 16] = batch.query[0, ::2] * 12.0
+    check(batch, device, level_slack=3)
+
+
+def test_all_equal_scores(device):
+    batch = make_batch([2], [100], device=device)
+    batch.query.zero_()
+    check(batch, device)
+
+
+def test_nan_and_infinite_logits_have_the_lowest_level(device):
+    batch = make_batch([1], [200], heads=2, kv_heads=2, device=device, seed=9)
+    page = batch.block_table[0, 64 // 16].long()
+    batch.key_cache[page, 0, 0] = torch.nan
+    plan = make_plan(batch, device)
+    plan.launch(batch.query_start_loc, batch.seq_lens)
+    out, _, levels, histogram = run(launch, batch, plan)
+    assert levels[0, 64] == 0
+    assert (levels[0, :64] > 0).all()
+    assert out[0, 0].isnan().all()
+    assert out[0, 1].isfinite().all()
+    assert histogram[0].sum(-1).tolist() == [200, 200]
+
+
+def test_requests_without_room_are_counted_and_nothing_else_is_written(device):
+    batch = make_batch([2, 2, 2], [100, 90, 20], device=device, seed=10)
+    plan = make_plan(batch, device, score_capacity=128)
+    plan.launch(batch.query_start_loc, batch.seq_lens)
+    out, _, levels, _ = run(launch, batch, plan)
+    assert plan.score_offsets.tolist()[:3] == [0, -1, -1]
+    assert plan.dropped.item() == 2
+    assert (levels[:, :99] >= 0).all()
+    assert (levels[:, 99:] == -1).all()
+    assert out.isfinite().all()
+
+
+@settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.data())
+def test_any_shape(data):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    longest = 2000 if device.type == "cuda" else 150
+    count = data.draw(st.integers(1, 4))
+    seq_lens = data.draw(st.lists(st.integers(0, longest), min_size=count, max_size=count))
+    query_lens = [data.draw(st.integers(0, min(3, length))) for length in seq_lens]
+    if sum(query_lens) == 0:
+        return
+    batch = make_batch(query_lens, seq_lens, heads=6, kv_heads=2, device=device, seed=data.draw(st.integers(0, 99)))
+    score, window = data.draw(st.sampled_from([("weight", None), ("logit", None), ("none", 17)]))
+    check(batch, device, score=score, window=window)
+
+
+def test_public_function_runs_by_device(device):
+    batch = make_batch([3, 2], [60, 31], device=device, seed=11)
+    plan = make_plan(batch, device)
+    plan.prepare(batch.query_start_loc, batch.seq_lens)
+    out = torch.full_like(batch.query, torch.nan)
+    verify_attention(
+        batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens, plan,
+        out=out, scale=0.1, score="weight",
+    )  # fmt: skip
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"out": torch.empty(1, 4, 64, dtype=torch.bfloat16)}, r"out must be of shape \[5, 4, 64\]; got \[1, 4, 64\]"),
+        ({"score": "best"}, "score must be one of weight, logit; got 'best'"),
+        ({"rows": "last"}, "rows must be one of ends, all; got 'last'"),
+        ({"softcap": -1.0}, "softcap must be positive; got -1.0"),
+        ({"lse": torch.empty(5, 4, dtype=torch.float64)}, "lse must be of dtype torch.float32; got torch.float64"),
+        ({"sinks": torch.empty(3)}, r"sinks must be of shape \[4\]; got \[3\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    device = torch.device("cpu")
+    batch = make_batch([3, 2], [60, 31])
+    plan = make_plan(batch, device)
+    options = {"out": torch.empty_like(batch.query), "scale": 0.1, "score": "weight"} | change
+    with pytest.raises(ValueError, match=message):
+        verify_attention(
+            batch.query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
+            plan, **options,
+        )  # fmt: skip
