@@ -13,7 +13,7 @@ _SAYS: dict[Step, str] = {
     "waiting": "waiting for another fetch of it",
     "downloading": "downloading",
     "checking": "checking its sha256",
-    "converting": "converting (about a minute)",
+    "converting": "converting (a minute or more)",
 }
 
 
