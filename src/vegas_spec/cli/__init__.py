@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vegas_spec import __version__
-from vegas_spec.cli import doctor, models
+from vegas_spec.cli import demo, doctor, generate, models, verify
 from vegas_spec.cli.errors import run
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app = typer.Typer(
 
 # Every subcommand registers here. Their modules import torch and transformers inside functions only, so that `--help`
 # answers at once.
+app.command("demo")(demo.demo)
+app.command("generate")(generate.generate)
+app.command("verify")(verify.verify)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)
 

@@ -12,6 +12,10 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
+class UsageError(ValueError):
+    """What was asked on the command line cannot be done; the message says why and what can."""
+
+
 def is_for_the_user(error: Exception) -> bool:
     """Whether the message is a sentence for the user: the package's own exception classes are, all others are bugs."""
     return type(error).__module__.partition(".")[0] == "vegas_spec"

@@ -74,15 +74,20 @@ class Engine:
         What is left is what every iteration starts from: committed tokens of which all but the last are in the cache.
         So the first iteration, one row without drafts, gives the first token and the first selection.
         """
-        start, end = 0, len(request.token_ids) - 1
-        while start < end:
+        for rows in self._prefill_rows(request.slot, len(request.token_ids) - 1):
             with self._timed([request], "prefill"):
-                most = max(1, _PREFILL_MASK_ELEMENTS // (start + self.prefill_chunk_size))
-                rows = Rows(request.slot, start, min(end - start, self.prefill_chunk_size, most))
-                tokens = request.token_ids[rows.start : rows.stop]
-                self.model.forward(tokens, range(rows.start, rows.stop), FullStep(cache, [rows]), [0])
-            start = rows.stop
-            yield Update(request.output, prefilled=start, new_tokens=0)
+                self._prefill_piece(cache, request.token_ids, rows)
+            yield Update(request.output, prefilled=rows.stop, new_tokens=0)
+
+    @torch.inference_mode()
+    def next_token_logits(self, token_ids: Sequence[int]) -> Tensor:
+        """Give the logits for the token after `token_ids`, one row with full attention, float32, shape ``[vocab]``."""
+        end = len(token_ids)
+        cache = KVCache(self.model.layers, 1, end, self.model.dtype, self.model.device)
+        for rows in self._prefill_rows(0, end - 1):
+            self._prefill_piece(cache, token_ids, rows)
+        step = FullStep(cache, [Rows(0, end - 1, 1)])
+        return self.model.forward(token_ids[-1:], [end - 1], step, [0])[0].float()
 
     @torch.inference_mode()
     def iterate(self, cache: KVCache, batch: list[Request]) -> list[Update]:
@@ -156,6 +161,19 @@ class Engine:
                 for index, layer in enumerate(self._full_layers):
                     positions = chosen[index, place, : layer.num_kv_heads, : request.num_selected]
                     request.draft_cache.gather(layer.index, positions, request.prefix_len, len(request.token_ids) - 1)
+
+    def _prefill_rows(self, slot: int, end: int) -> Iterator[Rows]:
+        start = 0
+        while start < end:
+            most = max(1, _PREFILL_MASK_ELEMENTS // (start + self.prefill_chunk_size))
+            rows = Rows(slot, start, min(end - start, self.prefill_chunk_size, most))
+            yield rows
+            start = rows.stop
+
+    def _prefill_piece(self, cache: KVCache, token_ids: Sequence[int], rows: Rows) -> None:
+        positions = range(rows.start, rows.stop)
+        # No logits are wanted, but models give at least one row.
+        self.model.forward(token_ids[rows.start : rows.stop], positions, FullStep(cache, [rows]), [0])
 
     def _num_drafts(self, request: Request) -> int:
         # Before the first verification nothing is selected; and the last token wanted needs no draft, since every

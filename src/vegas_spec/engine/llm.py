@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, cast
 
+from torch import Tensor
+
 from vegas_spec.config import VegasConfig, check_int, invalid
 from vegas_spec.engine.engine import Engine
 from vegas_spec.engine.model import Model, load_model
@@ -155,11 +157,32 @@ class LLM:
             If the model has none.
 
         """
-        tokenizer = self.model.tokenizer
+        text = self.chat_text(messages)
+        return {"prompt_token_ids": self.model.tokenizer(text, add_special_tokens=False).input_ids}  # type: ignore[misc]
+
+    def chat_text(self, messages: Sequence[Message]) -> str:
+        """Write a conversation out as the model's chat template does, up to where the answer begins.
+
+        Raises
+        ------
+        InputError
+            If the model has no chat template.
+
+        """
         if not self.has_chat_template:
             raise InputError(f"{self.model.name} has no chat template; give the prompt as plain text instead")
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[union-attr]
-        return {"prompt_token_ids": tokenizer(text, add_special_tokens=False).input_ids}  # type: ignore[misc]
+        template = self.model.tokenizer.apply_chat_template  # type: ignore[union-attr]
+        return str(template(messages, tokenize=False, add_generation_prompt=True))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids; their numbers if the model came without a tokenizer."""
+        if self.model.tokenizer is None:
+            return " ".join(str(token) for token in token_ids)
+        return str(self.model.tokenizer.decode(token_ids))
+
+    def next_token_logits(self, token_ids: Sequence[int]) -> Tensor:
+        """Give the plain model's logits for the token after `token_ids`, float32, shape ``[vocab]``."""
+        return self._engine.next_token_logits(token_ids)
 
     @property
     def has_chat_template(self) -> bool:

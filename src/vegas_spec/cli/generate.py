@@ -1,0 +1,155 @@
+"""``vegas generate``: continue a prompt with a model that drafts for itself."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vegas_spec.cli import options as flags
+from vegas_spec.cli.display import LEGEND, TokenPrinter, summary, token_bar, watch_prefill
+from vegas_spec.cli.errors import INTERRUPTED
+
+if TYPE_CHECKING:
+    from vegas_spec.engine.llm import LLM
+    from vegas_spec.engine.outputs import RequestOutput
+    from vegas_spec.engine.sampling_params import SamplingParams
+
+
+def generate(
+    model: flags.ModelArgument,
+    dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
+    prompt_file: Annotated[str | None, typer.Option("--prompt-file", help="A text file that holds the prompt.")] = None,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Print text as it comes.")] = True,
+    show: Annotated[bool, typer.Option("--show", help="Colour tokens: accepted, corrected, bonus.")] = False,
+    as_json: flags.Json = False,
+    max_tokens: flags.MaxTokens = 256,
+    temperature: flags.Temperature = 0.0,
+    top_k: flags.TopK = 0,
+    top_p: flags.TopP = 1.0,
+    min_p: flags.MinP = 0.0,
+    repetition_penalty: flags.RepetitionPenalty = 1.0,
+    presence_penalty: flags.PresencePenalty = 0.0,
+    frequency_penalty: flags.FrequencyPenalty = 0.0,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
+    stop_token_ids: flags.StopTokenIds = None,
+    ignore_eos: flags.IgnoreEos = False,
+    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
+    policy: flags.Policy = "vegas",
+    kv_budget: flags.KvBudget = 0.05,
+    kv_budget_min: flags.KvBudgetMin = 256,
+    kv_budget_max: flags.KvBudgetMax = None,
+    score: flags.Score = "weight",
+    rows: flags.Rows = "ends",
+    granularity: flags.Granularity = "kv_head",
+    dtype: flags.Dtype = "auto",
+    device: flags.Device = "auto",
+    revision: flags.Revision = None,
+    max_model_len: flags.MaxModelLen = None,
+) -> None:
+    """Continue a prompt; the output is the model's own, drafting only makes it come sooner."""
+    from vegas_spec.engine.sampling_params import SamplingParams
+
+    console = Console(stderr=True)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        stop=tuple(stop or ()),
+        stop_token_ids=tuple(stop_token_ids or ()),
+        ignore_eos=ignore_eos,
+    )
+    text = flags.read_prompt(prompt, prompt_file, dash)
+    llm = flags.load(
+        model,
+        console,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        max_model_len=max_model_len,
+        num_speculative_tokens=num_speculative_tokens,
+        policy=policy,
+        kv_budget=kv_budget,
+        kv_budget_min=kv_budget_min,
+        kv_budget_max=kv_budget_max,
+        score=score,
+        rows=rows,
+        granularity=granularity,
+    )
+    run(llm, flags.make_prompt(llm, text, chat), params, console, as_json=as_json, stream=stream, show=show)
+
+
+def run(
+    llm: LLM, prompt: Any, params: SamplingParams, console: Console, *, as_json: bool, stream: bool, show: bool
+) -> RequestOutput:
+    """Generate and print; Ctrl-C prints what there is and exits with 130, a broken model with 1."""
+    printer = TokenPrinter(llm, Console(highlight=False), params.stop, coloured=show)
+    if show and not as_json:
+        console.print(LEGEND)
+    updates = llm.stream(prompt, params)
+    last: RequestOutput | None = None
+    interrupted = False
+    try:
+        for update in _watch(console, updates, params, bar=as_json or not stream):
+            last = update.output
+            if stream and not as_json:
+                printer.show(update)
+    except KeyboardInterrupt:
+        interrupted = True
+    if last is None:
+        if as_json:
+            typer.echo(json.dumps({"interrupted": True, "outputs": []}))
+        raise typer.Exit(INTERRUPTED)
+    _finish(last, console, as_json=as_json, stream=stream, interrupted=interrupted)
+    return last
+
+
+def _watch(console: Console, updates: Any, params: SamplingParams, bar: bool) -> Any:
+    first = next(updates)
+    prompt_tokens = len(first.output.prompt_token_ids)
+
+    def with_first() -> Any:
+        yield first
+        yield from updates
+
+    decoding = watch_prefill(console, with_first(), prompt_tokens, "reading the prompt")
+    if not bar:
+        yield from decoding
+        return
+    progress = token_bar(console)
+    task = progress.add_task("decoding", total=params.max_tokens)
+    try:
+        for update in decoding:
+            progress.start()
+            progress.update(task, completed=len(update.output.outputs[0].token_ids))
+            yield update
+    finally:
+        progress.stop()
+
+
+def _finish(output: RequestOutput, console: Console, *, as_json: bool, stream: bool, interrupted: bool) -> None:
+    completion = output.outputs[0]
+    if as_json:
+        typer.echo(json.dumps({**output.to_dict(), "interrupted": interrupted}))
+    else:
+        typer.echo("" if stream else completion.text)
+        line = summary(output.stats, len(completion.token_ids), len(output.prompt_token_ids))
+        console.print(f"{'interrupted; ' if interrupted else ''}{line}", style="dim", highlight=False)
+    if output.error:
+        typer.echo(f"vegas: {output.error}", err=True)
+        raise typer.Exit(1)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,161 @@
+"""Flags that several subcommands share; each carries the name of the API's own option."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vegas_spec.cli.errors import UsageError
+from vegas_spec.cli.progress import fetch_showing_progress
+from vegas_spec.models import known_models
+
+if TYPE_CHECKING:
+    from vegas_spec.engine.llm import LLM
+
+_MODEL = "Loading"
+_METHOD = "Drafting"
+_SAMPLING = "Sampling"
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A name of `vegas models`, a hub id, a folder, or a .gguf file.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODEL)]
+Revision = Annotated[str | None, typer.Option("--revision", help="Of a hub model.", rich_help_panel=_MODEL)]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option("--max-model-len", help="Most tokens of prompt and output together.", rich_help_panel=_MODEL),
+]
+
+NumSpeculativeTokens = Annotated[
+    int,
+    typer.Option("--num-speculative-tokens", help="Drafted tokens per iteration, 1 to 16.", rich_help_panel=_METHOD),
+]
+Policy = Annotated[
+    str,
+    typer.Option(
+        "--policy", help="vegas, dense (drafts read everything), or full (no drafts).", rich_help_panel=_METHOD
+    ),
+]
+KvBudget = Annotated[
+    float, typer.Option("--kv-budget", help="Share of the context that a draft step reads.", rich_help_panel=_METHOD)
+]
+KvBudgetMin = Annotated[int, typer.Option("--kv-budget-min", help="Fewest entries it reads.", rich_help_panel=_METHOD)]
+KvBudgetMax = Annotated[
+    int | None, typer.Option("--kv-budget-max", help="Most entries it reads.", rich_help_panel=_METHOD)
+]
+Score = Annotated[
+    str, typer.Option("--score", help="Rank entries by softmax weight or by logit.", rich_help_panel=_METHOD)
+]
+Rows = Annotated[
+    str, typer.Option("--rows", help="Verified rows that score: ends, all or last.", rich_help_panel=_METHOD)
+]
+Granularity = Annotated[
+    str, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
+]
+
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most tokens to generate.", rich_help_panel=_SAMPLING)]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.", rich_help_panel=_SAMPLING)]
+TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest tokens; 0 is all.", rich_help_panel=_SAMPLING)]
+TopP = Annotated[
+    float, typer.Option("--top-p", help="Keep the likeliest tokens up to this mass.", rich_help_panel=_SAMPLING)
+]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest.", rich_help_panel=_SAMPLING)
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option("--repetition-penalty", help="Above 1 discourages repeating.", rich_help_panel=_SAMPLING)
+]
+PresencePenalty = Annotated[
+    float, typer.Option("--presence-penalty", help="Subtracted from tokens already said.", rich_help_panel=_SAMPLING)
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option("--frequency-penalty", help="The same, once per occurrence.", rich_help_panel=_SAMPLING)
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Makes sampling reproducible.", rich_help_panel=_SAMPLING)]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="End at this text; may be repeated.", rich_help_panel=_SAMPLING)
+]
+StopTokenIds = Annotated[
+    list[int] | None,
+    typer.Option("--stop-token-ids", help="End at this token; may be repeated.", rich_help_panel=_SAMPLING),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on after the end-of-sequence token.", rich_help_panel=_SAMPLING)
+]
+
+
+def load(model: str, console: Console, **options: Any) -> LLM:
+    """Load a model for a subcommand, fetching it first if it is one of `vegas models`.
+
+    Parameters
+    ----------
+    model : str
+        As on the command line.
+    console : Console
+        Where waiting is shown.
+    **options
+        Of `vegas_spec.LLM`.
+
+    """
+    from vegas_spec.config import VegasConfig
+
+    config_options = VegasConfig.__dataclass_fields__
+    VegasConfig.from_dict({name: value for name, value in options.items() if name in config_options})
+    if any(model == known.name for known in known_models()):
+        model = str(fetch_showing_progress(model, console))
+    with console.status(f"loading {model}") if console.is_terminal else console.capture():
+        import transformers
+
+        from vegas_spec.engine.llm import LLM
+
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        return LLM(model, **options)
+
+
+def read_prompt(prompt: str | None, prompt_file: str | None, dash: str | None) -> str:
+    """Take the prompt from the one place that was given: a flag, a file, or standard input.
+
+    Raises
+    ------
+    UsageError
+        If none or several were given, or the file cannot be read as text.
+
+    """
+    if dash is not None and dash != "-":
+        raise UsageError(f"a prompt is given with --prompt or --prompt-file, or - for standard input; got {dash!r}")
+    given = [place for place in (prompt, prompt_file, dash) if place is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"give one prompt: --prompt TEXT, --prompt-file FILE, or - for standard input; got {len(given)}"
+        )
+    if prompt is not None:
+        return prompt
+    if dash == "-" or prompt_file == "-":
+        return sys.stdin.read()
+    return read_text(Path(str(prompt_file)))
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file, or say in one sentence why not."""
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def make_prompt(llm: LLM, text: str, chat: bool | None) -> Any:
+    """Turn text into a prompt: by the chat template if wanted, or if not said otherwise and the model has one."""
+    if not text:
+        raise UsageError("the prompt is empty; it needs at least one token")
+    if chat is None:
+        chat = llm.has_chat_template
+    return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text

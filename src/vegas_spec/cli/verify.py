@@ -1,0 +1,118 @@
+"""``vegas verify``: check on a model of one's own that drafting does not change the output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from vegas_spec.cli import options as flags
+from vegas_spec.cli.display import token_bar
+from vegas_spec.cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from vegas_spec.engine.llm import LLM
+    from vegas_spec.eval.equality import EqualityReport
+
+
+def verify(
+    model: flags.ModelArgument,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be repeated.")] = None,
+    prompt_file: Annotated[
+        list[Path] | None, typer.Option("--prompt-file", help="A text file that holds a prompt; may be repeated.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option("--prompt-tokens", help="Length of the built-in prompt, used if none is given.")
+    ] = 2048,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
+    ] = None,
+    as_json: flags.Json = False,
+    max_tokens: flags.MaxTokens = 64,
+    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
+    policy: flags.Policy = "vegas",
+    kv_budget: flags.KvBudget = 0.05,
+    kv_budget_min: flags.KvBudgetMin = 256,
+    kv_budget_max: flags.KvBudgetMax = None,
+    score: flags.Score = "weight",
+    rows: flags.Rows = "ends",
+    granularity: flags.Granularity = "kv_head",
+    dtype: flags.Dtype = "auto",
+    device: flags.Device = "auto",
+    revision: flags.Revision = None,
+    max_model_len: flags.MaxModelLen = None,
+) -> None:
+    """Run the same prompts plainly and with drafts, greedily, and compare token by token.
+
+    Exit code 0 if all tokens are the same or the first difference is a numerical tie, 1 otherwise.
+    """
+    from vegas_spec.engine.sampling_params import SamplingParams
+    from vegas_spec.eval.equality import compare
+
+    SamplingParams(max_tokens=max_tokens)
+    console = Console(stderr=True)
+    texts = [*(prompt or ()), *(flags.read_text(path) for path in prompt_file or ())]
+    llm = flags.load(
+        model,
+        console,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        max_model_len=max_model_len,
+        num_speculative_tokens=num_speculative_tokens,
+        policy=policy,
+        kv_budget=kv_budget,
+        kv_budget_min=kv_budget_min,
+        kv_budget_max=kv_budget_max,
+        score=score,
+        rows=rows,
+        granularity=granularity,
+    )
+    prompts = [flags.make_prompt(llm, text, chat) for text in texts] or [_own_prompt(llm, prompt_tokens)]
+    with token_bar(console) as bar:
+        task = bar.add_task("")
+        seen: dict[tuple[str, str], int] = {}
+
+        def watch(run: str, update: Any) -> None:
+            output = update.output
+            seen[run, output.request_id] = len(output.outputs[0].token_ids)
+            if not update.new_tokens:
+                total = len(output.prompt_token_ids)
+                bar.update(task, description=f"{run}: reading", completed=update.prefilled, total=total)
+            else:
+                done = sum(tokens for (name, _), tokens in seen.items() if name == run)
+                bar.update(task, description=f"{run}: decoding", completed=done, total=max_tokens * len(prompts))
+
+        report = compare(llm.with_config(policy="full"), llm, prompts, max_tokens, watch)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict()))
+    else:
+        typer.echo(describe(report))
+    if report.faults:
+        raise typer.Exit(1)
+
+
+def describe(report: EqualityReport) -> str:
+    """Tell a report in a few lines."""
+    lines = [f"{report.agreeing}/{report.compared} tokens identical"]
+    for difference in report.differences:
+        what = "a numerical tie" if difference.tie else "NOT a numerical tie"
+        lines.append(
+            f"prompt {difference.prompt}, token {difference.position}: plain {difference.plain_text!r}, "
+            f"with drafts {difference.vegas_text!r}; their logits differ by {difference.gap:.4f}, {what}"
+        )
+    lines.append(f"tokens per iteration: {report.to_dict()['acceptance_length']:.2f}")
+    return "\n".join(lines)
+
+
+def _own_prompt(llm: LLM, num_tokens: int) -> Any:
+    from vegas_spec.eval.workloads import source_prompt
+
+    if not llm.has_chat_template:
+        raise UsageError(
+            "the built-in prompt needs a chat template, and this model has none; give --prompt or --prompt-file"
+        )
+    return source_prompt(llm, num_tokens).prompt

@@ -1,0 +1,1 @@
+"""Workloads, runs and checks on top of the engines."""
