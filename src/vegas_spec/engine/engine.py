@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
+from vegas_spec.engine.attention import Rows
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import Update
 from vegas_spec.engine.request import Request
-from vegas_spec.engine.steps import DraftStep, FullStep, Rows, ScoreBuffer
+from vegas_spec.engine.steps import DraftStep, FullStep, ScoreBuffer
 from vegas_spec.policies import make_policy
 from vegas_spec.rejection import Acceptance, accept, accept_greedy
 

@@ -8,40 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vegas_spec.engine.attention import AttentionParams, attend, query_key_logits, visible_keys
+from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend, query_key_logits
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
 from vegas_spec.policies import ScoreRequest
 from vegas_spec.selection import score_rows
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Consecutive rows of one request within a packed batch.
-
-    Attributes
-    ----------
-    slot : int
-        The request's place in the KV cache.
-    start : int
-        Position of its first row.
-    count : int
-        Number of rows.
-
-    """
-
-    slot: int
-    start: int
-    count: int
-
-    @property
-    def stop(self) -> int:
-        """Keys that the last row sees."""
-        return self.start + self.count
 
 
 class Step(ABC):
@@ -89,14 +63,19 @@ class ScoreBuffer:
             depth, len(self._index), len(batch), groups, keys, dtype=torch.float32, device=cache.keys[0].device
         )
 
-    def collect(self, layer: int, place: int, rows: Rows, query: Tensor, key: Tensor, params: AttentionParams) -> None:
-        """Score the keys of the request at `place` of the batch: the prefix ends at its first row."""
-        prefix = rows.start + 1
-        visible = visible_keys(rows.start, rows.count, 0, rows.stop, None, query.device)
-        for depth, chosen in enumerate(self._row_sets(rows.count)):
+    def collect(
+        self, layer: int, place: int, query: Tensor, key: Tensor, mask: CausalMask, params: AttentionParams
+    ) -> None:
+        """Score the keys of the request at `place` of the batch: the prefix ends at its first row.
+
+        Shapes as in `vegas_spec.engine.attention.attend`, with all keys from position 0 on.
+        """
+        rows, keys = mask.shape
+        prefix = keys - rows + 1
+        for depth, chosen in enumerate(self._row_sets(rows)):
             logits = query_key_logits(query[:, chosen], key, params.scale)
             scores = score_rows(
-                logits, visible[chosen], key.shape[0], self.request.score, self.request.granularity, params.sinks
+                logits, mask.visible[chosen], key.shape[0], self.request.score, self.request.granularity, params.sinks
             )
             self._scores[depth, self._index[layer], place, : scores.shape[0], :prefix] = scores[:, :prefix]
 
@@ -126,7 +105,7 @@ class FullStep(Step):
         self._cache = cache
         self._batch = batch
         self._scores = scores
-        self._visible: dict[tuple[int, int | None], Tensor | None] = {}
+        self._masks: dict[tuple[int, int | None], CausalMask] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See `Step.attend`."""
@@ -137,20 +116,14 @@ class FullStep(Step):
             self._cache.write(layer, rows.slot, rows.start, key[:, own], value[:, own])
             begin = 0 if params.sliding_window is None else max(0, rows.start + 1 - params.sliding_window)
             keys, values = self._cache.read(layer, rows.slot, begin, rows.stop)
-            visible = self._mask(place, rows, begin, params.sliding_window, query.device)
-            out.append(attend(query[:, own], keys, values, visible, params))
+            if (place, params.sliding_window) not in self._masks:
+                mask = CausalMask(rows, begin, params.sliding_window, query.device)
+                self._masks[place, params.sliding_window] = mask
+            mask = self._masks[place, params.sliding_window]
+            out.append(attend(query[:, own], keys, values, mask, params))
             if self._scores is not None and params.sliding_window is None:
-                self._scores.collect(layer, place, rows, query[:, own], keys, params)
+                self._scores.collect(layer, place, query[:, own], keys, mask, params)
         return torch.cat(out)
-
-    def _mask(self, place: int, rows: Rows, begin: int, window: int | None, device: torch.device) -> Tensor | None:
-        """Build the mask once for all layers that share it; a single row sees all that was read for it."""
-        if rows.count == 1:
-            return None
-        if (place, window) not in self._visible:
-            mask = visible_keys(rows.start, rows.count, begin, rows.stop - begin, window, device)
-            self._visible[place, window] = mask
-        return self._visible[place, window]
 
 
 class DraftStep(Step):
