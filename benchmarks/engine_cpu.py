@@ -1,0 +1,163 @@
+"""What the embedded engine costs on a CPU, as ratios within one run, and how much memory it takes.
+
+    python benchmarks/engine_cpu.py MODEL --out benchmarks/results/engine_cpu.json
+
+- plain decoding against ``transformers.generate``, tokens per second, alternating, at one context;
+- one draft step against one plain step, at a longer context;
+- collecting scores and selecting, as a share of a verification;
+- peak resident memory of a process that reads a prompt and generates, against one that does so with transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vegas_spec import LLM, SamplingParams
+from vegas_spec.eval.environment import environment
+from vegas_spec.eval.workloads import source_prompt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--context", type=int, default=4096, help="of the comparison with transformers")
+    parser.add_argument("--long-context", type=int, default=16_384, help="of the other figures")
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--memory-of", choices=["engine", "transformers"], help="run one side alone, print its peak")
+    parser.add_argument("--tokens-file", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        print(json.dumps(memory_alone(arguments)))
+        return
+
+    result: dict[str, Any] = {**environment(), "model": Path(arguments.model).name}
+    llm = LLM(arguments.model, dtype="bfloat16", policy="full")
+    for name, measure in (
+        ("plain_decoding", plain_decoding),
+        ("phases", phases),
+        ("peak_memory", peak_memory),
+    ):
+        result[name] = measure(llm, arguments)
+        print(name, json.dumps(result[name], indent=1), flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def plain_decoding(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds per decoded token of both, alternating; the prompt's own time is subtracted."""
+    reference = load_reference(arguments.model)
+    tokens = source_prompt(llm, arguments.context).prompt["prompt_token_ids"]
+    ours, theirs = [], []
+    for _ in range(arguments.repeats):
+        stats = llm.generate(
+            {"prompt_token_ids": tokens},
+            SamplingParams(temperature=0, max_tokens=arguments.max_tokens, ignore_eos=True),
+        )[0].stats
+        ours.append(
+            (stats.seconds["verify"] + stats.seconds["accept"] + stats.seconds["select"]) / arguments.max_tokens
+        )
+        theirs.append(reference_seconds_per_token(reference, tokens, arguments.max_tokens))
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+    return {
+        "context": arguments.context,
+        "engine_ms_per_token": [1e3 * x for x in ours],
+        "transformers_ms_per_token": [1e3 * x for x in theirs],
+        "speed_against_transformers": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+    }
+
+
+def phases(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Medians over repeats of a draft step, a plain step and a verification with and without scores."""
+    tokens = source_prompt(llm, arguments.long_context - arguments.max_tokens).prompt["prompt_token_ids"]
+    params = SamplingParams(temperature=0, max_tokens=arguments.max_tokens, ignore_eos=True)
+    per_run: dict[str, list[float]] = {}
+    for _ in range(arguments.repeats):
+        for name, options in (("plain", {"policy": "full"}), ("dense", {"policy": "dense"}), ("vegas", {})):
+            engine = llm.with_config(**{"policy": "vegas", **options})
+            stats = engine.generate({"prompt_token_ids": tokens}, params)[0].stats
+            passes = stats.iterations + 1
+            per_run.setdefault(f"{name}_verify", []).append(stats.seconds["verify"] / passes)
+            if stats.drafted:
+                per_run.setdefault(f"{name}_draft_step", []).append(stats.seconds["draft"] / stats.drafted)
+                per_run.setdefault(f"{name}_select", []).append(stats.seconds["select"] / passes)
+    median = {name: statistics.median(values) for name, values in per_run.items()}
+    overhead = median["vegas_verify"] + median["vegas_select"] - median["dense_verify"]
+    return {
+        "context": arguments.long_context,
+        "milliseconds": {name: [1e3 * x for x in values] for name, values in per_run.items()},
+        "draft_step_over_plain_step": median["vegas_draft_step"] / median["plain_verify"],
+        "collect_and_select_share_of_verification": overhead / median["dense_verify"],
+    }
+
+
+def peak_memory(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Peak resident bytes of either side in a process of its own."""
+    length = arguments.long_context - arguments.max_tokens
+    tokens_file = Path("/tmp/vegas-benchmark-tokens.json")
+    tokens_file.write_text(json.dumps(source_prompt(llm, length).prompt["prompt_token_ids"]))
+    peaks = {}
+    for side in ("engine", "transformers"):
+        command = [sys.executable, __file__, arguments.model, "--memory-of", side, "--tokens-file", str(tokens_file)]
+        command += ["--max-tokens", str(arguments.max_tokens)]
+        peaks[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peak"]
+    return {
+        "context": arguments.long_context,
+        "peak_bytes": peaks,
+        "engine_over_transformers": peaks["engine"] / peaks["transformers"],
+    }
+
+
+def memory_alone(arguments: argparse.Namespace) -> dict[str, int]:
+    tokens = json.loads(arguments.tokens_file.read_text())
+    if arguments.memory_of == "engine":
+        llm = LLM(arguments.model, dtype="bfloat16")
+        params = SamplingParams(temperature=0, max_tokens=arguments.max_tokens, ignore_eos=True)
+        llm.generate({"prompt_token_ids": tokens}, params)
+    else:
+        reference = load_reference(arguments.model)
+        generate(reference, tokens, arguments.max_tokens)
+    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def load_reference(model: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+
+
+def generate(reference: Any, tokens: list[int], count: int) -> None:
+    prompt = torch.tensor([tokens])
+    reference.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        repetition_penalty=1.0,
+        pad_token_id=0,
+    )
+
+
+def reference_seconds_per_token(reference: Any, tokens: list[int], count: int) -> float:
+    times = []
+    for length in (1, count + 1):
+        begin = time.perf_counter()
+        generate(reference, tokens, length)
+        times.append(time.perf_counter() - begin)
+    return (times[1] - times[0]) / count
+
+
+if __name__ == "__main__":
+    main()
