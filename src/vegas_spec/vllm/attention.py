@@ -1,0 +1,111 @@
+"""What Vegas adds to an attention backend of vLLM, the same for the CPU and the GPU: two classes to mix into its own.
+
+A backend whose cache has K and V of a token in one row, ``[blocks, kv_heads, block_size, 2 * head_dim]`` in whatever
+physical order, becomes ours by mixing `VegasMetadataBuilder` into its builder and `VegasAttention` into its attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+
+Phase = Literal["verify", "draft"]
+
+
+def scored_rows(common: Any, gamma: int) -> ScoredRows:
+    """Which rows of a step are scored, from vLLM's description of the batch.
+
+    What is read on the host is there already: how many tokens each request runs, and whether they are its prompt's.
+    """
+    starts, seq_lens, blocks = common.query_start_loc, common.seq_lens, common.block_table_tensor
+    prefilling = common.is_prefilling
+    if common.max_query_len <= gamma + 1 and (prefilling is None or not bool(prefilling.any())):
+        return ScoredRows(starts, seq_lens, blocks, None)
+    bounds = common.query_start_loc_cpu.tolist()
+    index: list[int] = []
+    compact = [0]
+    for request in range(seq_lens.shape[0]):
+        start, end = bounds[request], bounds[request + 1]
+        is_prompt = prefilling is not None and request < len(prefilling) and bool(prefilling[request])
+        index.extend(range(max(start, end - 1) if is_prompt else start, end))
+        compact.append(len(index))
+    to_device = {"device": seq_lens.device, "non_blocking": True}
+    return ScoredRows(
+        torch.tensor(compact, dtype=torch.int32).to(**to_device),
+        seq_lens,
+        blocks,
+        torch.tensor(index, dtype=torch.int64).to(**to_device),
+    )
+
+
+class VegasMetadataBuilder:
+    """Adds ``phase`` and ``scored`` to the metadata that the backend's own builder makes."""
+
+    phase: Phase = "verify"
+    """The speculator sets ``draft`` on the builders that it owns."""
+
+    draft_kv: DraftKV | None = None
+    """Set by the speculator on the builders that serve verification in full-attention layers."""
+
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
+        """See `AttentionMetadataBuilder.build`; prepares the step's scoring on the way."""
+        metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)  # type: ignore[misc]
+        metadata.phase = self.phase
+        metadata.scored = None
+        if self.draft_kv is not None:
+            metadata.scored = scored_rows(common_attn_metadata, self.draft_kv.config.num_speculative_tokens)
+            self.draft_kv.prepare(metadata.scored)
+        return metadata
+
+
+class VegasAttention:
+    """Attention that selects as it verifies and drafts over what was selected; the rest is the backend's own."""
+
+    vegas: LayerDraftKV | None = None
+    """Set by the speculator; None where the draft reads what verification reads: sliding window, policy dense."""
+
+    # What the backend's own attention has.
+    scale: float
+    logits_soft_cap: float | None
+    sinks: Tensor | None
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        """See `AttentionImpl.forward`. K and V of the step's tokens are in the cache already."""
+        if attn_metadata is None or self.vegas is None:
+            return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
+        tokens = attn_metadata.num_actual_tokens
+        keys, values = kv_cache.transpose(1, 2).chunk(2, dim=-1)
+        like = Likeness(self.scale, self.logits_soft_cap or None, self.sinks)
+        if attn_metadata.phase == "draft":
+            self.vegas.draft(query[:tokens], keys, values, attn_metadata.seq_lens, like, out=output[:tokens])
+            return output
+        rows = attn_metadata.scored
+        if rows.index is None:
+            self.vegas.verify(query[:tokens], keys, values, rows, like, out=output[:tokens])
+            return output
+        self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
+        scored_query = query[rows.index]
+        scored_out = torch.empty_like(scored_query)
+        self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
+        output[rows.index] = scored_out.to(output.dtype)
+        return output
+
+    def dense(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The backend's own attention."""
+        out: Tensor = super().forward(*args, **kwargs)  # type: ignore[misc]
+        return out

@@ -1,0 +1,55 @@
+"""What the log says when Vegas is on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.vllm import hooks
+from vegas_spec.vllm.draft_kv import DraftKV
+
+
+def _logger() -> Any:
+    from vllm.logger import init_logger
+
+    return init_logger("vllm.vegas")
+
+
+def warn_if_untested() -> None:
+    """Say so once where every hook fits but nobody has tried this version."""
+    import vllm
+
+    if not vllm.__version__.startswith(hooks.TESTED_VERSIONS):
+        _logger().warning(
+            "vegas was tested with vLLM %s; this is %s, where every hook fits",
+            ", ".join(hooks.TESTED_VERSIONS),
+            vllm.__version__,
+        )
+
+
+def describe(
+    config: VegasConfig, draft_kv: DraftKV | None, selecting: int, layers: int, graphs: str, logits_bytes: int
+) -> str:
+    """One line: what is drafted, over what, by what means, in how much memory."""
+    num_bytes = logits_bytes
+    if draft_kv is not None:
+        num_bytes += draft_kv.num_bytes
+        most = f", at most {draft_kv.most}"
+        reads = (
+            f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "
+            f"{config.kv_budget_min} tokens{most}), chosen by {config.score} of {config.rows} rows "
+            f"per {config.granularity}"
+        )
+    else:
+        reads = f"{layers} layers draft over the whole context"
+    return (
+        f"vegas active: policy {config.policy}, {config.num_speculative_tokens} drafts per step; {reads}; "
+        f"draft loop {graphs}; {num_bytes / 2**30:.2f} GiB of buffers"
+    )
+
+
+def announce(
+    config: VegasConfig, draft_kv: DraftKV | None, selecting: int, layers: int, graphs: str, logits_bytes: int
+) -> None:
+    """Log `describe`."""
+    _logger().info("%s", describe(config, draft_kv, selecting, layers, graphs, logits_bytes))

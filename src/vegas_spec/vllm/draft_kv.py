@@ -1,0 +1,199 @@
+"""What a verification leaves for the draft that follows it, and for nothing after that: one owner per engine.
+
+Row ``i`` of a verified batch is row ``i`` of the draft's batch, so nothing here is keyed by request or outlives a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.selection import budgets
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """The query rows of a step that are scored: verifications whole, prompts by the last row of their chunk.
+
+    Attributes
+    ----------
+    query_start_loc, seq_lens, block_table : Tensor
+        As `vegas_spec.ops.verify_attention` takes them.
+    index : Tensor or None
+        Where the scored rows stand among the step's tokens, int64; None if they are all of them.
+
+    """
+
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    index: Tensor | None
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What makes a layer's attention its own: scale of the logits, soft-cap, sinks."""
+
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+
+
+class DraftKV:
+    """The cache slots that drafts read, chosen layer by layer as verification runs, and the scratch for choosing them.
+
+    All buffers are allocated at once, where vLLM's memory profile sees them, and keep their addresses.
+
+    Parameters
+    ----------
+    config : VegasConfig
+        Budget, score, rows, granularity.
+    num_layers : int
+        Layers with full attention, which all have these heads:
+    num_heads, num_kv_heads, head_dim : int
+        Of one layer (of one rank, under tensor parallelism).
+    max_requests, max_model_len : int
+        vLLM's limits.
+    score_capacity : int
+        Prefix tokens that can be scored in one step. A request that finds no room drafts over the first and the latest
+        positions.
+    max_bytes : int or None
+        Most memory for the chosen slots; where the budget of ``max_requests`` full contexts would need more, the budget
+        of each request is cut to what fits.
+    device : torch.device
+        Where the model runs.
+
+    """
+
+    def __init__(
+        self,
+        config: VegasConfig,
+        *,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        max_requests: int,
+        max_model_len: int,
+        score_capacity: int,
+        max_bytes: int | None,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        gamma = config.num_speculative_tokens
+        # From the prefix to the last draft's own position: gamma verified drafts and gamma new ones.
+        self.tail = 2 * gamma + 1
+        groups = num_kv_heads if config.granularity == "kv_head" else 1
+        width = config.budget(max_model_len) + self.tail
+        if max_bytes is not None:
+            fitting = max_bytes // (num_layers * max_requests * groups * 4)
+            width = max(min(width, fitting), min(config.kv_budget_min, max_model_len) + self.tail)
+        self.most = width - self.tail
+        """Most positions that a request's draft reads of its prefix, per layer and group."""
+        self.plan = VerifyPlan.allocate(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_query_len=gamma + 1,
+            max_requests=max_requests,
+            score_capacity=score_capacity,
+            granularity=config.granularity,
+            device=device,
+        )
+        self.workspace = SparseWorkspace.allocate(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_requests=max_requests,
+            device=device,
+        )
+        self.counts = torch.zeros(max_requests, dtype=torch.int32, device=device)
+        self.slots = torch.zeros((num_layers, max_requests, groups, width), dtype=torch.int32, device=device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory of all buffers."""
+        sparse = (self.workspace.partial_out, self.workspace.partial_stats, self.workspace.arrivals)
+        return sum(self.plan.scratch_bytes().values()) + sum(t.nbytes for t in (self.slots, self.counts, *sparse))
+
+    def prepare(self, rows: ScoredRows) -> None:
+        """Lay out one step's scoring, before the first layer runs; reads lengths on the device only."""
+        self.plan.prepare(rows.query_start_loc, rows.seq_lens)
+        batch = rows.seq_lens.shape[0]
+        self.counts[:batch] = budgets(self.plan.prefix_lens[:batch], self.config).clamp(min=0, max=self.most)
+
+
+@dataclass(frozen=True)
+class LayerDraftKV:
+    """One full-attention layer's share of `DraftKV`, which its attention holds."""
+
+    owner: DraftKV
+    layer: int
+
+    def verify(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        rows: ScoredRows,
+        like: Likeness,
+        *,
+        out: Tensor,
+    ) -> None:
+        """Attend from the scored rows, and choose what each request's next draft reads."""
+        owner, batch = self.owner, rows.seq_lens.shape[0]
+        verify_attention(
+            query,
+            key_cache,
+            value_cache,
+            rows.block_table,
+            rows.query_start_loc,
+            rows.seq_lens,
+            owner.plan,
+            out=out,
+            scale=like.scale,
+            score=owner.config.score,
+            rows=owner.config.rows,
+            softcap=like.softcap,
+            sinks=like.sinks,
+        )
+        select_kv(
+            owner.plan,
+            owner.counts[:batch],
+            rows.block_table,
+            key_cache.shape[1],
+            slots=owner.slots[self.layer, :batch],
+            score=owner.config.score,
+            tail=owner.tail,
+        )
+
+    def draft(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        seq_lens: Tensor,
+        like: Likeness,
+        *,
+        out: Tensor,
+    ) -> None:
+        """Attend from one row per request to the chosen positions and to everything since the prefix."""
+        owner, batch = self.owner, seq_lens.shape[0]
+        sparse_attention(
+            query,
+            key_cache,
+            value_cache,
+            owner.slots[self.layer, :batch],
+            owner.counts,
+            owner.plan.prefix_lens,
+            seq_lens,
+            owner.workspace,
+            out=out,
+            scale=like.scale,
+            softcap=like.softcap,
+            sinks=like.sinks,
+        )

@@ -1,0 +1,210 @@
+"""What Vegas needs of vLLM: one table, checked against the running version by presence and by parameter names."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import operator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["PASS", "WARN", "FAIL"]
+Check = tuple[str, Status, str]
+
+TESTED_VERSIONS = ("0.32", "0.33")
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One thing of vLLM's that we replace, extend or call.
+
+    Attributes
+    ----------
+    where : str
+        ``module:attribute.path``.
+    parameters : tuple of str
+        Names that its signature must have; empty if it is not called by us.
+    why : str
+        What Vegas needs it for.
+
+    """
+
+    where: str
+    parameters: tuple[str, ...]
+    why: str
+
+    def fault(self) -> str | None:
+        """What is wrong with it in the running vLLM; None if nothing is."""
+        module, _, path = self.where.partition(":")
+        try:
+            found = operator.attrgetter(path)(importlib.import_module(module))
+        except (ImportError, AttributeError) as error:
+            return f"not found ({error})"
+        if isinstance(found, property | functools.cached_property) or not self.parameters:
+            return None
+        missing = set(self.parameters) - set(inspect.signature(found).parameters)
+        return f"has no parameter {', '.join(sorted(missing))}" if missing else None
+
+
+CONFIGURATION = (
+    Hook(
+        "vllm.engine.arg_utils:EngineArgs.create_engine_config",
+        ("self",),
+        "replaced: translates the method 'vegas', checks what is supported",
+    ),
+    Hook("vllm.engine.arg_utils:EngineArgs.add_cli_args", ("parser",), "replaced: --spec-method vegas"),
+    Hook(
+        "vllm.config:VllmConfig._get_v2_model_runner_unsupported_features",
+        ("self",),
+        "replaced: lets our speculator into the V2 model runner",
+    ),
+    Hook("vllm.config:VllmConfig.num_lookahead_tokens", (), "replaced: KV slots for the drafts"),
+    Hook(
+        "vllm.v1.worker.gpu.spec_decode:init_speculator",
+        ("vllm_config", "device"),
+        "replaced: builds our speculator",
+    ),
+    Hook("vllm.v1.attention.backends.registry:register_backend", ("backend", "class_path"), "registers our attention"),
+    Hook("vllm.v1.attention.backends.registry:AttentionBackendEnum.CUSTOM", (), "the name our attention goes by"),
+)
+"""Needed where engines are configured; checked, and where said replaced, when the plugin loads."""
+
+_SPECULATOR = "vllm.v1.worker.gpu.spec_decode.speculator:DraftModelSpeculator"
+
+RUNNER = (
+    Hook(
+        f"{_SPECULATOR}.propose",
+        (
+            "input_batch",
+            "num_sampled",
+            "num_rejected",
+            "last_sampled",
+            "temperature",
+            "seeds",
+            "dp_sync_state",
+            "dummy_run",
+            "skip_attn_for_dummy_run",
+            "is_profile",
+            "num_speculative_tokens",
+        ),
+        "overridden: the draft",
+    ),
+    Hook(f"{_SPECULATOR}.load_draft_model", ("target_model", "target_attn_layer_names"), "overridden: draft = target"),
+    Hook(
+        f"{_SPECULATOR}.set_attn",
+        ("model_state", "kv_cache_config", "block_tables", "target_input_buffers", "target_attn_groups"),
+        "extended: metadata builders of the draft",
+    ),
+    Hook(
+        f"{_SPECULATOR}.sample_draft",
+        (
+            "hidden_states",
+            "sample_src_positions",
+            "idx_mapping",
+            "temperature",
+            "seeds",
+            "draft_step",
+            "draft_logits",
+        ),
+        "called: draws the drafts and keeps their distributions",
+    ),
+    Hook(
+        f"{_SPECULATOR}._copy_request_inputs",
+        ("num_reqs", "idx_mapping", "temperature", "seeds", "dummy_run"),
+        "called",
+    ),
+    Hook(
+        f"{_SPECULATOR}._build_uniform_attn_metadata",
+        ("batch_desc", "num_reqs", "num_query_per_req", "seq_lens_cpu_upper_bound", "step"),
+        "called",
+    ),
+    Hook(f"{_SPECULATOR}._build_uniform_batch_dp_sync", ("target_dp_sync_state", "num_reqs"), "called"),
+    Hook(f"{_SPECULATOR}._update_draft_decode_metadata", ("attn_metadata", "num_reqs"), "called"),
+    Hook(
+        "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils:SpeculatorCudaGraphManager.capture",
+        ("forward_fn", "model_state", "input_buffers", "block_tables", "attn_groups", "kv_cache_config"),
+        "extended: the CUDA graphs of the draft loop",
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.dp_utils:dispatch_cg_and_sync_dp",
+        ("num_reqs", "num_tokens", "uniform_token_count", "dp_size", "dp_rank", "need_eager", "dp_sync_state"),
+        "called: which graph serves a batch",
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.block_table:BlockTables.compute_slot_mappings",
+        ("idx_mapping", "query_start_loc", "positions", "num_tokens_padded"),
+        "called: where the drafts' K/V go",
+    ),
+    Hook("vllm.v1.worker.gpu.attn_utils:build_slot_mappings_by_layer", ("slot_mappings", "kv_cache_config"), "called"),
+    Hook("vllm.v1.attention.backend:CommonAttentionMetadata.__init__", ("is_prefilling", "seq_lens"), "read"),
+)
+"""Needed where the model runs; checked when an engine asks for Vegas."""
+
+CPU = (
+    Hook(
+        "vllm.platforms.cpu:CpuPlatform.get_attn_backend_cls",
+        ("selected_backend", "attn_selector_config"),
+        "replaced: our attention on a CPU, where vLLM takes no other than its own",
+    ),
+    Hook(
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl.forward",
+        ("layer", "query", "key", "value", "kv_cache", "attn_metadata", "output"),
+        "extended",
+    ),
+    Hook(
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl.do_kv_cache_update",
+        ("layer", "key", "value", "kv_cache", "slot_mapping"),
+        "overridden: K/V stored in rows",
+    ),
+    Hook(
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionMetadataBuilder.build",
+        ("common_prefix_len", "common_attn_metadata", "fast_build"),
+        "extended",
+    ),
+)
+"""Needed on a CPU."""
+
+
+def faults(hooks: tuple[Hook, ...]) -> list[str]:
+    """What the running vLLM lacks of `hooks`, one line each."""
+    found = ((hook, hook.fault()) for hook in hooks)
+    return [f"{hook.where} {fault} (needed: {hook.why})" for hook, fault in found if fault]
+
+
+def mismatch_message(lines: list[str]) -> str:
+    """One message that says what is missing and what to do."""
+    import vllm
+
+    return (
+        f"vegas does not fit vLLM {vllm.__version__}: {'; '.join(lines)}. "
+        f"Tested with vLLM {', '.join(TESTED_VERSIONS)}: install one of these, or serve without vegas."
+    )
+
+
+def platform_hooks() -> tuple[Hook, ...]:
+    """The hooks of the platform that vLLM runs on here, beyond those that every platform needs."""
+    from vllm.platforms import current_platform
+
+    platform: Any = current_platform
+    return CPU if platform.is_cpu() else ()
+
+
+def check_hooks() -> list[Check]:
+    """Every hook as ``(name, status, detail)``, and the version first: for ``vegas doctor``."""
+    try:
+        import vllm
+    except ImportError as error:
+        return [("vllm", "FAIL", f"not installed ({error}); pip install 'vegas-spec[vllm]'")]
+    tested = vllm.__version__.startswith(TESTED_VERSIONS)
+    checks: list[Check] = [
+        (
+            "vllm version",
+            "PASS" if tested else "WARN",
+            vllm.__version__ if tested else f"{vllm.__version__}; tested with {', '.join(TESTED_VERSIONS)}",
+        )
+    ]
+    for hook in (*CONFIGURATION, *RUNNER, *platform_hooks()):
+        fault = hook.fault()
+        checks.append((hook.where, "FAIL" if fault else "PASS", fault or hook.why))
+    return checks

@@ -1,0 +1,40 @@
+"""How much the buffers of Vegas may take, from what the device can hold at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+DRAFT_KV_SHARE = 0.02
+"""Of the device's memory: room for the slots that drafts read. Stock vLLM loses at most this much of its KV cache."""
+
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """Bounds that hold whatever vLLM's memory profile finds.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens in flight: as many as the requests' contexts can have, or as the device's memory could cache.
+    draft_kv_bytes : int or None
+        For the slots that drafts read; None for no bound.
+
+    """
+
+    tokens: int
+    draft_kv_bytes: int | None
+
+
+def memory_limits(vllm_config: Any, layers: dict[str, Any]) -> MemoryLimits:
+    """Read the limits off the configuration, the built attention layers and the device."""
+    from vllm.platforms import current_platform
+
+    contexts = vllm_config.scheduler_config.max_num_seqs * vllm_config.model_config.max_model_len
+    platform: Any = current_platform
+    if not platform.is_cuda_alike():
+        return MemoryLimits(contexts, None)
+    device_bytes = platform.get_device_total_memory()
+    element = vllm_config.model_config.dtype.itemsize
+    token_bytes = sum(2 * layer.num_kv_heads * layer.head_size * element for layer in layers.values())
+    return MemoryLimits(min(contexts, device_bytes // token_bytes), int(DRAFT_KV_SHARE * device_bytes))

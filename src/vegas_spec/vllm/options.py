@@ -1,0 +1,159 @@
+"""From what the user asks for, ``{"method": "vegas", ...}``, to what vLLM is told; and back, in every process.
+
+vLLM's own configuration knows no method of that name and forbids unknown keys, so the request is told in its words: a
+custom speculator class, an attention backend registered by us, drafts with their distributions kept, and our options in
+``additional_config``, which vLLM hands to every process and hashes into its compile cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vegas_spec.config import ConfigError, VegasConfig, reject_unknown
+
+METHOD = "vegas"
+SPECULATOR = "vegas_spec.vllm.speculator.VegasSpeculator"
+ADDITIONAL_CONFIG_KEY = "vegas"
+
+VLLM_OPTIONS = (
+    "num_speculative_tokens_per_batch_size",
+    "rejection_sample_method",
+    "synthetic_acceptance_rates",
+    "synthetic_acceptance_length",
+)
+"""Keys of vLLM's own speculative configuration that keep their meaning beside ours."""
+
+REJECTION_METHODS = ("standard", "block", "synthetic")
+POLICIES = ("vegas", "dense", "full")
+COMPATIBLE_BACKENDS = ("CUSTOM", "FLASH_ATTN", "CPU_ATTN")
+"""Attention backends a user may have named: ours is a subclass of the latter two, and is what CUSTOM stands for."""
+
+VEGAS_OPTIONS = tuple(field.name for field in dataclasses.fields(VegasConfig))
+
+
+def requested_options(engine_args: Any) -> dict[str, Any] | None:
+    """What the user wrote for the speculative configuration, if its method is ``vegas``; else None.
+
+    ``--spec-method`` and ``--spec-tokens`` count, and keys from ``-sc.kv-budget`` lose their dashes.
+    """
+    written = engine_args.speculative_config
+    options = {key.replace("-", "_"): value for key, value in written.items()} if isinstance(written, Mapping) else {}
+    method = options.get("method", engine_args.spec_method)
+    if method != METHOD:
+        return None
+    for flag, key in (("--spec-method", "method"), ("--spec-tokens", "num_speculative_tokens")):
+        value = getattr(engine_args, flag[2:].replace("-", "_"))
+        if value is not None and options.setdefault(key, value) != value:
+            raise ConfigError(
+                f"{flag} and speculative_config[{key!r}] must agree; got {value!r} and {options[key]!r}. "
+                "Give one of them."
+            )
+    return options
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, dict[str, Any]]:
+    """Our options, validated, and those that stay vLLM's."""
+    given = {key: value for key, value in options.items() if key != "method"}
+    if "model" in given:
+        raise ConfigError(
+            f"speculative_config with method 'vegas' takes no draft model: the target drafts for itself; "
+            f"got model={given['model']!r}. Leave it out."
+        )
+    reject_unknown(list(given), [*VEGAS_OPTIONS, *VLLM_OPTIONS], "key of speculative_config")
+    config = VegasConfig.from_dict({key: given[key] for key in given if key in VEGAS_OPTIONS})
+    if config.policy not in POLICIES:
+        raise ConfigError(
+            f"vLLM drafts with policy {', '.join(POLICIES)}; got {config.policy!r}. "
+            "The other policies run in the embedded engine: use vegas_spec.LLM instead."
+        )
+    if config.rows == "last":
+        raise ConfigError(
+            "vLLM supports rows 'ends' or 'all', since acceptance is not known inside a forward pass; got 'last'. "
+            "Use 'ends', or vegas_spec.LLM instead."
+        )
+    stock = {key: given[key] for key in given if key in VLLM_OPTIONS}
+    rejection = stock.get("rejection_sample_method", "standard")
+    if rejection not in REJECTION_METHODS:
+        raise ConfigError(
+            f"vegas supports rejection_sample_method {', '.join(REJECTION_METHODS)}; got {rejection!r}, which changes "
+            "what the model says. Use 'standard' instead."
+        )
+    return config, stock
+
+
+def check_backend(engine_args: Any) -> None:
+    """Refuse an attention backend that the user chose and that ours does not extend."""
+    config = engine_args.attention_config
+    chosen = {engine_args.attention_backend, getattr(config, "backend", None)} - {None}
+    for backend in chosen:
+        name = getattr(backend, "name", backend)
+        if str(name).upper() not in (*COMPATIBLE_BACKENDS, "AUTO"):
+            raise ConfigError(
+                f"vegas brings its own attention backend, an extension of FLASH_ATTN; got attention backend {name}. "
+                "Leave the attention backend out, or serve this backend without vegas."
+            )
+    if getattr(config, "backend_per_kind", None):
+        raise ConfigError(
+            f"vegas requires one attention backend for all layers; got backend_per_kind={config.backend_per_kind}. "
+            "Leave it out: sliding-window layers keep FLASH_ATTN's own code."
+        )
+
+
+@contextlib.contextmanager
+def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
+    """While inside, the arguments say in vLLM's words what the user asked of us; then they are the user's again."""
+    options = requested_options(engine_args)
+    if options is None:
+        yield None
+        return
+    if engine_args.spec_model is not None:
+        options["model"] = engine_args.spec_model
+    config, stock = split_options(options)
+    check_backend(engine_args)
+    additional = engine_args.additional_config
+    if not isinstance(additional, Mapping) or ADDITIONAL_CONFIG_KEY in additional:
+        raise ConfigError(
+            f"additional_config must be a mapping without the key {ADDITIONAL_CONFIG_KEY!r}, which is ours; "
+            f"got {additional!r}. Options of vegas go into speculative_config."
+        )
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    translated: dict[str, Any] = {"spec_method": None, "spec_tokens": None, "spec_model": None}
+    if config.policy == "full":
+        translated["speculative_config"] = None
+    else:
+        translated["speculative_config"] = {
+            "method": "custom_class",
+            "model": SPECULATOR,
+            "num_speculative_tokens": config.num_speculative_tokens,
+            # At temperature 0 the kept logits cost memory only; above it, acceptance collapses without them.
+            "draft_sample_method": "probabilistic",
+            **stock,
+        }
+        translated["additional_config"] = {**additional, ADDITIONAL_CONFIG_KEY: config.to_dict()}
+        translated["attention_backend"] = AttentionBackendEnum.CUSTOM
+        attention = engine_args.attention_config
+        if getattr(attention, "backend", None) is not None:
+            translated["attention_config"] = dataclasses.replace(attention, backend=None)
+    before = {name: getattr(engine_args, name) for name in translated}
+    try:
+        for name, value in translated.items():
+            setattr(engine_args, name, value)
+        yield config
+    finally:
+        for name, value in before.items():
+            setattr(engine_args, name, value)
+
+
+def is_vegas(vllm_config: Any) -> bool:
+    """Whether this engine drafts with Vegas."""
+    speculative = vllm_config.speculative_config
+    return speculative is not None and speculative.method == "custom_class" and speculative.model == SPECULATOR
+
+
+def vegas_config(vllm_config: Any) -> VegasConfig:
+    """The options this engine was started with."""
+    return VegasConfig.from_dict(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY])

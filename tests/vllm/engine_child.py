@@ -1,0 +1,142 @@
+"""Runs vLLM engines in a process of its own, at the command of a test; see `conftest.EngineProcess`.
+
+Engines run in-process here (no engine core of their own), so that a test can look into their parts.
+"""
+
+import contextlib
+import sys
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import serving_models
+import torch
+from vllm import LLM, SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+
+COMMON = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "disable_log_stats": False,
+    "block_size": 32,
+    "seed": 0,
+}
+
+
+def sampling(options):
+    """Sampling parameters from plain values; greedy, and past the end token, unless the options say otherwise."""
+    options = {"temperature": 0.0, "ignore_eos": True, **options}
+    if "json" in options:
+        options["structured_outputs"] = StructuredOutputsParams(json=options.pop("json"))
+    return SamplingParams(**options)
+
+
+def plain(output):
+    """What one sequence says, as plain values."""
+    logprobs = output.logprobs and [{k: v.logprob for k, v in step.items()} for step in output.logprobs]
+    return {
+        "tokens": list(output.token_ids),
+        "text": output.text,
+        "finish": output.finish_reason,
+        "stop": output.stop_reason,
+        "logprobs": logprobs,
+    }
+
+
+class Engines:
+    """What a test can ask for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.engines = {}
+
+    def start(self, name, model, **options):
+        """Start an engine under a name; nothing if it runs already."""
+        if name not in self.engines:
+            path = serving_models.save_tiny_model(model, self.folder)
+            self.engines[name] = LLM(str(path), **{**COMMON, **options})
+
+    def runner(self, name):
+        return self.engines[name].llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+    def describe(self, name):
+        """Which parts the engine is made of."""
+        runner = self.runner(name)
+        layers = self.engines[name].llm_engine.vllm_config.compilation_config.static_forward_context
+        return {
+            "runner": [base.__module__ for base in type(runner).__mro__],
+            "speculator": type(runner.speculator).__name__,
+            "attention": sorted({type(layer.impl).__name__ for layer in layers.values() if hasattr(layer, "impl")}),
+            "scheduler": type(self.engines[name].llm_engine.engine_core.engine_core.scheduler).__name__,
+        }
+
+    def generate(self, name, prompts, options):
+        """Outputs of token prompts; `options` for all of them, or a list with those of each."""
+        params = [sampling(o) for o in options] if isinstance(options, list) else sampling(options)
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        results = self.engines[name].generate(prompts, params, use_tqdm=False)
+        return [[plain(output) for output in result.outputs] for result in results]
+
+    def refuse(self, model, **options):
+        """The message with which an engine of these options is refused."""
+        from vllm.engine.arg_utils import EngineArgs
+
+        path = serving_models.save_tiny_model(model, self.folder)
+        try:
+            EngineArgs(str(path), **{**COMMON, **options}).create_engine_config()
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def counters(self, name):
+        """Speculative decoding counters, and preemptions, since the engine's start."""
+        wanted = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens", "vllm:num_preemptions")
+        metrics = self.engines[name].get_metrics()
+        return {m.name.removeprefix("vllm:"): m.value for m in metrics if m.name in wanted}
+
+    def corrupt_drafts(self, name, share, seed=0):
+        """From now on replace this share of the drafted tokens by random ones; 0 ends it."""
+        speculator = self.runner(name).speculator
+        speculator.__dict__.pop("sample_draft", None)
+        if share == 0:
+            return
+        original = speculator.sample_draft
+        generator = torch.Generator().manual_seed(seed)
+
+        def sample_draft(*args, **kwargs):
+            tokens = original(*args, **kwargs)
+            wrong = torch.rand(tokens.shape, generator=generator) < share
+            return torch.where(wrong, torch.randint(0, 256, tokens.shape, generator=generator), tokens)
+
+        speculator.sample_draft = sample_draft
+
+    def abort_some(self, name, prompts, options, aborted, after):
+        """Outputs of the prompts that are not aborted when the engine has made `after` steps."""
+        engine = self.engines[name].llm_engine
+        for index, prompt in enumerate(prompts):
+            engine.add_request(str(index), {"prompt_token_ids": list(prompt)}, sampling(options))
+        done, steps = {}, 0
+        while engine.has_unfinished_requests():
+            for result in engine.step():
+                if result.finished:
+                    done[int(result.request_id.split("-")[0])] = plain(result.outputs[0])
+            steps += 1
+            if steps == after:
+                engine.abort_request([str(index) for index in aborted])
+        return {index: output for index, output in done.items() if index not in aborted}
+
+
+def main(address, folder):
+    engines = Engines(Path(folder))
+    with Client(address) as parent:
+        while True:
+            method, args, kwargs = parent.recv()
+            try:
+                answer = ("value", getattr(engines, method)(*args, **kwargs))
+            except Exception as error:
+                answer = ("error", f"{type(error).__name__}: {error}")
+            parent.send(answer)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(EOFError):
+        main(*sys.argv[1:])

@@ -1,0 +1,141 @@
+"""Greedy float32 output with Vegas equals stock vLLM's, for every family, however requests meet in a batch."""
+
+import random
+
+import pytest
+
+VEGAS = {"method": "vegas", "num_speculative_tokens": 3, "kv_budget": 0.3, "kv_budget_min": 24}
+SMALL = {
+    "max_model_len": 256,
+    "max_num_seqs": 4,
+    # Prompts take several chunks, beside other requests' verifications.
+    "max_num_batched_tokens": 48,
+    # 8 blocks of 32 for one full context, and the one that is never used: four growing requests push each other out.
+    "num_gpu_blocks_override": 9,
+}
+
+
+def prompts(*lengths, seed=0):
+    numbers = random.Random(seed)
+    return [[numbers.randrange(256) for _ in range(length)] for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def pair(engines):
+    """Stock vLLM and Vegas, the same model and limits."""
+    engines.start("plain", "qwen3", **SMALL)
+    engines.start("vegas", "qwen3", speculative_config=VEGAS, **SMALL)
+    return engines
+
+
+def same(pair, tokens, options):
+    """Generate with both; assert that they say the same, and return it."""
+    expected = pair.generate("plain", tokens, options)
+    assert pair.generate("vegas", tokens, options) == expected
+    return expected
+
+
+def test_the_engine_is_what_it_should_be(pair):
+    """V2 runner, our speculator and attention; stock vLLM beside it in the same process stays stock."""
+    vegas, plain = pair.describe("vegas"), pair.describe("plain")
+    assert vegas["runner"] == plain["runner"]
+    assert "vllm.v1.worker.gpu.model_runner" in vegas["runner"]
+    assert vegas["speculator"] == "VegasSpeculator"
+    assert vegas["attention"] == ["VegasCPUAttentionImpl"]
+    assert plain["speculator"] == "NoneType"
+    assert plain["attention"] == ["CPUAttentionBackendImpl"]
+
+
+@pytest.mark.parametrize("model", ["qwen2", "llama", "gemma3"])
+def test_families(engines, model):
+    """Sliding-window layers and full attention, query norms and biases."""
+    options = {"max_model_len": 256, "max_num_seqs": 4, "num_gpu_blocks_override": 40}
+    engines.start(f"{model}-plain", model, **options)
+    engines.start(f"{model}-vegas", model, speculative_config=VEGAS, **options)
+    tokens = prompts(1, 40, 90, 150)
+    expected = engines.generate(f"{model}-plain", tokens, {"max_tokens": 16})
+    assert engines.generate(f"{model}-vegas", tokens, {"max_tokens": 16}) == expected
+    assert engines.counters(f"{model}-vegas")["spec_decode_num_accepted_tokens"] > 0
+
+
+def test_chunked_prefill(pair):
+    """Seven requests for four places; prompts from one token to several chunks, beside others' verifications."""
+    same(pair, prompts(70, 1, 130, 3, 49, 100, 2), {"max_tokens": 12})
+    counters = pair.counters("vegas")
+    assert 0 < counters["spec_decode_num_accepted_tokens"] < counters["spec_decode_num_draft_tokens"]
+
+
+def test_preemption(pair):
+    """Four requests that need 12 blocks at their ends, in a cache of 8."""
+    same(pair, prompts(30, 31, 28, 26, seed=7), {"max_tokens": 50})
+    assert pair.counters("vegas")["num_preemptions"] > 0
+
+
+def test_prefix_cache(pair):
+    """A prompt whose blocks are cached from an earlier request, whole or in part; drafts never enter the cache."""
+    [first] = prompts(100, seed=1)
+    pair.corrupt_drafts("vegas", 0.5)
+    [[said]] = same(pair, [first], {"max_tokens": 30})
+    pair.corrupt_drafts("vegas", 0)
+    same(pair, [first, first + said["tokens"], first[:64] + [7] * 10], {"max_tokens": 12})
+
+
+def test_corrupted_drafts(pair):
+    """Random tokens in place of drafts change the speed only."""
+    pair.corrupt_drafts("vegas", 0.3)
+    same(pair, prompts(70, 1, 130, 9, seed=2), {"max_tokens": 16})
+    pair.corrupt_drafts("vegas", 0)
+
+
+def test_context_limit(pair):
+    """Up to the last position that the model has, where drafts no longer fit."""
+    [[output]] = same(pair, prompts(235, seed=3), {"max_tokens": None})
+    assert output["finish"] == "length"
+    assert len(output["tokens"]) == 256 - 235
+
+
+def test_aborts(pair):
+    """Requests that leave in mid-flight leave the others alone."""
+    tokens = prompts(60, 20, 90, 5, 33, seed=4)
+    expected = pair.abort_some("plain", tokens, {"max_tokens": 16}, aborted=(), after=0)
+    left = pair.abort_some("vegas", tokens, {"max_tokens": 16}, aborted=(0, 3), after=4)
+    assert left == {index: expected[index] for index in (1, 2, 4)}
+
+
+FEATURES = {
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "presence_and_frequency": {"presence_penalty": 0.7, "frequency_penalty": 0.4},
+    "bad_words": {"bad_words": ["I", "J", "K"]},
+    "allowed_tokens": {"allowed_token_ids": list(range(40, 80))},
+    "min_tokens": {"min_tokens": 8, "ignore_eos": False},
+    "stop_token": {"stop_token_ids": list(range(0, 256, 9))},
+    "stop_string": {"stop": [chr(c) for c in range(33, 50)], "include_stop_str_in_output": True},
+    "json": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+}
+
+
+@pytest.fixture(scope="module")
+def featured(pair):
+    """All features in one batch, so that rows with and without each meet."""
+    options = [{"max_tokens": 12, **feature} for feature in FEATURES.values()]
+    tokens = prompts(*range(10, 10 + 6 * len(options), 6), seed=5)
+    plain, vegas = (pair.generate(name, tokens, options) for name in ("plain", "vegas"))
+    return {feature: (plain[i], vegas[i]) for i, feature in enumerate(FEATURES)}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features(featured, feature):
+    """What a request may ask for is applied to the target's side, and comes out the same."""
+    plain, vegas = featured[feature]
+    assert vegas == plain
+
+
+def test_logprobs(pair):
+    """The values are those of the verified distribution."""
+    options = {"max_tokens": 10, "logprobs": 2, "prompt_logprobs": None}
+    tokens = prompts(50, 8, seed=6)
+    plain, vegas = (pair.generate(name, tokens, options) for name in ("plain", "vegas"))
+    for [expected], [got] in zip(plain, vegas, strict=True):
+        assert got["tokens"] == expected["tokens"]
+        for expected_step, got_step in zip(expected["logprobs"], got["logprobs"], strict=True):
+            assert got_step == pytest.approx(expected_step, abs=1e-4)
