@@ -6,19 +6,22 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vegas_spec.config import VegasConfig
+from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import Rows
-from vegas_spec.engine.kv_cache import DraftCache, KVCache
+from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import Update
+from vegas_spec.engine.phases import Phases, TorchPhases
 from vegas_spec.engine.request import Request
-from vegas_spec.engine.steps import DraftStep, FullStep, ScoreBuffer
-from vegas_spec.policies import make_policy
+from vegas_spec.policies import Policy, make_policy
 from vegas_spec.rejection import Acceptance, accept, accept_greedy
+
+AttentionChoice = Literal["auto", "torch", "kernels"]
 
 # The mask of a piece of prompt takes rows * keys elements: bounded, whatever the context.
 _PREFILL_MASK_ELEMENTS = 8_388_608
@@ -37,16 +40,27 @@ class Engine:
         Most requests in one batch; others wait for a place.
     prefill_chunk_size : int
         Most prompt tokens in one forward pass.
+    attention : {"auto", "torch", "kernels"}
+        Who computes the attention of drafts and verifications: plain torch, or the kernels of `vegas_spec.ops`; auto
+        takes the kernels where they cover the run (half precision on a GPU).
 
     """
 
-    def __init__(self, model: Model, config: VegasConfig, *, max_num_seqs: int, prefill_chunk_size: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: VegasConfig,
+        *,
+        max_num_seqs: int,
+        prefill_chunk_size: int,
+        attention: AttentionChoice = "auto",
+    ) -> None:
         self.model = model
         self.config = config
         self.policy = make_policy(config)
         self.max_num_seqs = max_num_seqs
         self.prefill_chunk_size = prefill_chunk_size
-        self._full_layers = [layer for layer in model.layers if layer.sliding_window is None]
+        self._phases = _choose_phases(attention, model, self.policy, config)
 
     def run(self, requests: Sequence[Request]) -> Iterator[Update]:
         """Run requests to their end, yielding what happens as it happens.
@@ -57,19 +71,20 @@ class Engine:
         slots = min(self.max_num_seqs, len(requests))
         length = max(request.max_length for request in requests)
         cache = KVCache(self.model.layers, slots, length, self.model.dtype, self.model.device)
+        phases = self._phases(cache, self.policy, self.config)
         waiting, running, free = deque(requests), list[Request](), list(range(slots))
         while waiting or running:
             while waiting and free:
                 request = waiting.popleft()
                 request.slot = free.pop()
-                yield from self.prefill(cache, request)
+                yield from self.prefill(phases, request)
                 running.append(request)
-            yield from self.iterate(cache, running)
+            yield from self.iterate(phases, running)
             free += [request.slot for request in running if request.finished]
             running = [request for request in running if not request.finished]
 
     @torch.inference_mode()
-    def prefill(self, cache: KVCache, request: Request) -> Iterator[Update]:
+    def prefill(self, phases: Phases, request: Request) -> Iterator[Update]:
         """Read all of a prompt but its last token.
 
         What is left is what every iteration starts from: committed tokens of which all but the last are in the cache.
@@ -77,7 +92,7 @@ class Engine:
         """
         for rows in self._prefill_rows(request.slot, len(request.token_ids) - 1):
             with self._timed([request], "prefill"):
-                self._prefill_piece(cache, request.token_ids, rows)
+                self._prefill_piece(phases, request.token_ids, rows)
             yield Update(request.output, prefilled=rows.stop, new_tokens=0)
 
     @torch.inference_mode()
@@ -85,25 +100,26 @@ class Engine:
         """Give the logits for the token after `token_ids`, one row with full attention, float32, shape ``[vocab]``."""
         end = len(token_ids)
         cache = KVCache(self.model.layers, 1, end, self.model.dtype, self.model.device)
+        phases = self._phases(cache, make_policy(VegasConfig(policy="full")), self.config)
         for rows in self._prefill_rows(0, end - 1):
-            self._prefill_piece(cache, token_ids, rows)
-        step = FullStep(cache, [Rows(0, end - 1, 1)])
+            self._prefill_piece(phases, token_ids, rows)
+        step = phases.verify([Rows(0, end - 1, 1)])
         return self.model.forward(token_ids[-1:], [end - 1], step, [0])[0].float()
 
     @torch.inference_mode()
-    def iterate(self, cache: KVCache, batch: list[Request]) -> list[Update]:
+    def iterate(self, phases: Phases, batch: list[Request]) -> list[Update]:
         """Do one iteration of the method for every request of the batch."""
         before = [len(request.token_ids) for request in batch]
-        self.draft(cache, batch)
-        logits, scores = self.verify(cache, batch)
+        self.draft(phases, batch)
+        logits = self.verify(phases, batch)
         num_accepted = self.accept(batch, logits)
-        self.select(cache, batch, scores, num_accepted)
+        self.select(phases, batch, num_accepted)
         return [
             Update(request.output, len(request.output.prompt_token_ids), len(request.token_ids) - count)
             for request, count in zip(batch, before, strict=True)
         ]
 
-    def draft(self, cache: KVCache, batch: list[Request]) -> None:
+    def draft(self, phases: Phases, batch: list[Request]) -> None:
         """Draft up to gamma tokens for each request, one per step, over the selected entries and the recent ones."""
         wanted = [self._num_drafts(request) for request in batch]
         for drafted in range(max(wanted)):
@@ -111,57 +127,40 @@ class Engine:
             with self._timed(active, "draft"):
                 rows = [Rows(request.slot, len(request.token_ids) - 1 + drafted, 1) for request in active]
                 tokens = [(request.drafts or request.token_ids)[-1] for request in active]
-                step = DraftStep(cache, rows, [request.draft_cache for request in active])
-                logits = self.model.forward(tokens, [row.start for row in rows], step, range(len(rows)))
+                positions = [row.start for row in rows]
+                logits = self.model.forward(tokens, positions, phases.draft(rows), range(len(rows)))
                 for request, row, row_logits in zip(active, rows, logits, strict=True):
                     # Broken logits must not stop a draft: verification judges whatever was drafted.
                     token, probs = request.sampler.choose(row_logits.nan_to_num(nan=0.0), request.drafts)
                     request.drafts.append(token)
                     if probs is not None:
                         request.draft_probs.append(probs)
-                    request.count_draft_step(cache.layers, row.stop)
+                    request.count_draft_step(self.model.layers, row.stop)
 
-    def verify(self, cache: KVCache, batch: list[Request]) -> tuple[list[Tensor], ScoreBuffer | None]:
+    def verify(self, phases: Phases, batch: list[Request]) -> list[Tensor]:
         """Run the last token and the drafts of each request with full attention, scoring the prefix on the way.
 
-        Returns the logits of each request, shape ``[1 + drafts, vocab]``, and the scores that the policy asked for.
+        Returns the logits of each request, shape ``[1 + drafts, vocab]``.
         """
         with self._timed(batch, "verify"):
             rows = [Rows(request.slot, len(request.token_ids) - 1, 1 + len(request.drafts)) for request in batch]
-            scores = None
-            if self._full_layers and self.policy.score_request is not None:
-                scores = ScoreBuffer(self.policy.score_request, cache, rows)
             tokens = [token for request in batch for token in (request.token_ids[-1], *request.drafts)]
             positions = [position for row in rows for position in range(row.start, row.stop)]
-            logits = self.model.forward(tokens, positions, FullStep(cache, rows, scores), range(len(tokens)))
+            logits = self.model.forward(tokens, positions, phases.verify(rows), range(len(tokens)))
             for request, row in zip(batch, rows, strict=True):
                 request.prefix_len = row.start + 1
-                request.count_verification(cache.layers, row.stop)
-            return list(torch.split(logits, [row.count for row in rows])), scores
+                request.count_verification(self.model.layers, row.stop)
+            return list(torch.split(logits, [row.count for row in rows]))
 
     def accept(self, batch: list[Request], logits: list[Tensor]) -> list[int]:
         """Judge the drafts and commit tokens; return how many drafts of each request were accepted."""
         with self._timed(batch, "accept"):
             return [self._accept(request, rows) for request, rows in zip(batch, logits, strict=True)]
 
-    def select(self, cache: KVCache, batch: list[Request], scores: ScoreBuffer | None, num_accepted: list[int]) -> None:
-        """Let the policy choose what the next draft reads, and gather it into the requests' draft caches."""
+    def select(self, phases: Phases, batch: list[Request], num_accepted: list[int]) -> None:
+        """Let the policy choose what the next draft reads."""
         with self._timed(batch, "select"):
-            chosen = None
-            if self._full_layers:
-                prefix_lens = torch.tensor([request.prefix_len for request in batch], device=self.model.device)
-                chosen = self.policy.select(None if scores is None else scores.of(num_accepted), prefix_lens)
-            for place, request in enumerate(batch):
-                request.num_selected = request.prefix_len
-                if request.finished or chosen is None:
-                    continue
-                request.num_selected = int((chosen[0, place, 0] >= 0).sum())
-                if request.draft_cache is None:
-                    width = self.config.budget(request.max_length) + 2 * self.config.num_speculative_tokens
-                    request.draft_cache = DraftCache(cache, request.slot, width)
-                for index, layer in enumerate(self._full_layers):
-                    positions = chosen[index, place, : layer.num_kv_heads, : request.num_selected]
-                    request.draft_cache.gather(layer.index, positions, request.prefix_len, len(request.token_ids) - 1)
+            phases.select(batch, num_accepted)
 
     def _prefill_rows(self, slot: int, end: int) -> Iterator[Rows]:
         start = 0
@@ -171,10 +170,10 @@ class Engine:
             yield rows
             start = rows.stop
 
-    def _prefill_piece(self, cache: KVCache, token_ids: Sequence[int], rows: Rows) -> None:
+    def _prefill_piece(self, phases: Phases, token_ids: Sequence[int], rows: Rows) -> None:
         positions = range(rows.start, rows.stop)
         # No logits are wanted, but models give at least one row.
-        self.model.forward(token_ids[rows.start : rows.stop], positions, FullStep(cache, [rows]), [0])
+        self.model.forward(token_ids[rows.start : rows.stop], positions, phases.prefill(rows), [0])
 
     def _num_drafts(self, request: Request) -> int:
         # Before the first verification nothing is selected; and the last token wanted needs no draft, since every
@@ -217,3 +216,20 @@ class Engine:
         seconds = time.perf_counter() - begin
         for request in batch:
             request.output.stats.seconds[phase] += seconds
+
+
+def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, config: VegasConfig) -> type[Phases]:
+    if attention == "torch" or (attention == "auto" and model.device.type != "cuda"):
+        return TorchPhases
+    # Imported only where it is used: the kernels need Triton, which a torch for CPUs does not bring.
+    from vegas_spec.engine.kernel_phases import KernelPhases, kernels_cover
+
+    # On a CPU, where it is asked for, the kernels' references run, in any dtype.
+    runs = model.device.type != "cuda" or model.dtype in (torch.bfloat16, torch.float16)
+    covered = runs and kernels_cover(model.layers, policy, config)
+    if attention == "kernels" and not covered:
+        raise ConfigError(
+            "attention='kernels' supports bfloat16 and float16 on a GPU, rows ends or all, and up to 128 query rows per "
+            f"KV head; got {model.dtype} with {config}. Use attention='torch' instead"
+        )
+    return KernelPhases if covered else TorchPhases

@@ -27,6 +27,10 @@ class LayerSpec:
     sliding_window: int | None
 
 
+BLOCK_SIZE = 16
+"""A request's region is a whole number of blocks of so many tokens, so that kernels can read it as pages."""
+
+
 class KVCache:
     """Keys and values of up to `slots` requests of up to `length` tokens.
 
@@ -38,7 +42,7 @@ class KVCache:
         self, layers: Sequence[LayerSpec], slots: int, length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers = layers
-        self.length = length
+        self.length = length = -(-length // BLOCK_SIZE) * BLOCK_SIZE
         shapes = [(slots, layer.num_kv_heads, length, layer.head_dim) for layer in layers]
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
         self.values = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]

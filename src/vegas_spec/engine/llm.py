@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_args
 
 from torch import Tensor
 
-from vegas_spec.config import VegasConfig, check_int, invalid
-from vegas_spec.engine.engine import Engine
+from vegas_spec.config import VegasConfig, check_choice, check_int, invalid
+from vegas_spec.engine.engine import AttentionChoice, Engine
 from vegas_spec.engine.model import Model, load_model
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
 from vegas_spec.engine.request import Request
@@ -49,6 +50,8 @@ class LLM:
         Most requests in one batch.
     prefill_chunk_size : int
         Most prompt tokens in one forward pass: what bounds memory while a prompt is read.
+    attention : {"auto", "torch", "kernels"}
+        See `vegas_spec.engine.engine.Engine`.
     seed : int
         For requests that bring no seed of their own.
     **options
@@ -74,12 +77,14 @@ class LLM:
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         prefill_chunk_size: int = 512,
+        attention: AttentionChoice = "auto",
         seed: int = 0,
         **options: Any,
     ) -> None:
         self.config = VegasConfig.from_dict(options)
         check_int("max_num_seqs", max_num_seqs, 1)
         check_int("prefill_chunk_size", prefill_chunk_size, 1)
+        check_choice("attention", attention, get_args(AttentionChoice))
         check_int("seed", seed, 0)
         if isinstance(model, str):
             self.model = load_model(model, dtype=dtype, device=device, revision=revision)
@@ -89,8 +94,14 @@ class LLM:
         if max_model_len is not None:
             check_int("max_model_len", max_model_len, 2, self.model.context_length)
             self.max_model_len = max_model_len
-        self._limits = {"max_num_seqs": max_num_seqs, "prefill_chunk_size": prefill_chunk_size}
-        self._engine = Engine(self.model, self.config, **self._limits)
+        self._make_engine = functools.partial(
+            Engine,
+            self.model,
+            max_num_seqs=max_num_seqs,
+            prefill_chunk_size=prefill_chunk_size,
+            attention=attention,
+        )
+        self._engine = self._make_engine(self.config)
         self._seeds = random.Random(seed)
 
     def with_config(self, **options: Any) -> LLM:
@@ -98,7 +109,7 @@ class LLM:
         other = object.__new__(LLM)
         other.__dict__.update(self.__dict__)
         other.config = VegasConfig.from_dict({**self.config.to_dict(), **options})
-        other._engine = Engine(self.model, other.config, **self._limits)
+        other._engine = self._make_engine(other.config)
         return other
 
     def generate(

