@@ -1,17 +1,24 @@
-"""Runs vLLM engines in a process of its own, at the command of a test; see `conftest.EngineProcess`.
+"""Runs vLLM engines in a process of its own, at the command of a test; see `engine_process`.
 
 Engines run in-process here (no engine core of their own), so that a test can look into their parts.
 """
 
 import contextlib
+import copy
 import sys
 from multiprocessing.connection import Client
 from pathlib import Path
 
 import serving_models
 import torch
+import vllm.v1.worker.gpu.model_runner as runner
 from vllm import LLM, SamplingParams
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from vegas_spec.vllm import hooks, plugin
 
 COMMON = {
     "dtype": "float32",
@@ -76,16 +83,63 @@ class Engines:
         results = self.engines[name].generate(prompts, params, use_tqdm=False)
         return [[plain(output) for output in result.outputs] for result in results]
 
-    def refuse(self, model, **options):
-        """The message with which an engine of these options is refused."""
-        from vllm.engine.arg_utils import EngineArgs
+    def configure(self, model, arguments=(), twice=False, **options):
+        """The configuration that vLLM makes of these options, or of this command line; nothing is started."""
+        path = str(serving_models.save_tiny_model(model, self.folder))
+        if arguments:
+            parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+            args = EngineArgs.from_cli_args(parser.parse_args(["--model", path, "--dtype", "float32", *arguments]))
+        else:
+            args = EngineArgs(path, **{**COMMON, **options})
+        before = copy.deepcopy(vars(args))
+        config = args.create_engine_config()
+        if twice:
+            config = args.create_engine_config()
+        speculative = config.speculative_config
+        names = ("speculative_config", "spec_method", "spec_tokens", "attention_backend", "additional_config")
+        return {
+            "method": speculative and speculative.method,
+            "num_speculative_tokens": speculative and speculative.num_speculative_tokens,
+            "draft_sample_method": speculative and speculative.draft_sample_method,
+            "options": config.additional_config.get("vegas"),
+            "backend": config.attention_config.backend and config.attention_config.backend.name,
+            "lookahead": config.num_lookahead_tokens,
+            "v2": config.use_v2_model_runner,
+            "arguments_kept": all(getattr(args, name) == before[name] for name in names),
+        }
 
-        path = serving_models.save_tiny_model(model, self.folder)
+    def check_hooks(self):
+        return hooks.check_hooks()
+
+    def register_again(self):
+        """Whether another registration changes anything of what was replaced."""
+        owners = (
+            (EngineArgs, "create_engine_config"),
+            (VllmConfig, "num_lookahead_tokens"),
+            (runner, "init_speculator"),
+        )
+        before = [vars(owner)[name] for owner, name in owners]
+        plugin.register()
+        plugin.register()
+        return before == [vars(owner)[name] for owner, name in owners]
+
+    def register_without(self, hook):
+        """A stock configuration's method, and what asking for Vegas says, after a registration that misses a hook."""
+        missing = hooks.Hook(hook, (), "test")
+        table = hooks.CONFIGURATION
+        create = vars(EngineArgs)["create_engine_config"]
         try:
-            EngineArgs(str(path), **{**COMMON, **options}).create_engine_config()
-        except ValueError as error:
-            return str(error)
-        return None
+            hooks.CONFIGURATION = (*table, missing)
+            EngineArgs.create_engine_config = create.__wrapped__
+            plugin.register()
+            plain = self.configure("qwen3")["method"]
+            try:
+                self.configure("qwen3", speculative_config={"method": "vegas"})
+            except ValueError as error:
+                return plain, str(error)
+        finally:
+            hooks.CONFIGURATION = table
+            EngineArgs.create_engine_config = create
 
     def counters(self, name):
         """Speculative decoding counters, and preemptions, since the engine's start."""

@@ -1,10 +1,8 @@
 """Greedy float32 output with Vegas equals stock vLLM's, for every family, however requests meet in a batch."""
 
-import random
-
 import pytest
+from serving_prompts import VEGAS, prompts
 
-VEGAS = {"method": "vegas", "num_speculative_tokens": 3, "kv_budget": 0.3, "kv_budget_min": 24}
 SMALL = {
     "max_model_len": 256,
     "max_num_seqs": 4,
@@ -13,11 +11,6 @@ SMALL = {
     # 8 blocks of 32 for one full context, and the one that is never used: four growing requests push each other out.
     "num_gpu_blocks_override": 9,
 }
-
-
-def prompts(*lengths, seed=0):
-    numbers = random.Random(seed)
-    return [[numbers.randrange(256) for _ in range(length)] for length in lengths]
 
 
 @pytest.fixture(scope="module")

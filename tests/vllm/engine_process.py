@@ -1,0 +1,60 @@
+"""Starts and drives `engine_child` in a process with the environment that vLLM needs on a CPU."""
+
+import os
+import subprocess
+import sys
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+ENVIRONMENT = {
+    "PYTHONPATH": str(HERE / "interpreter"),
+    "TRITON_INTERPRET": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Tiny tensors: more threads only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class EngineProcess:
+    """A process that runs engines; its methods are those of `engine_child.Engines`."""
+
+    def __init__(self, folder, **environment):
+        self.log = open(folder / "engines.log", "a")  # noqa: SIM115
+        address = str(folder / f"engines-{id(self)}")
+        with Listener(address) as listener:
+            self.process = subprocess.Popen(
+                [sys.executable, HERE / "engine_child.py", address, folder],
+                env={**os.environ, **ENVIRONMENT, **environment},
+                stdout=self.log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+            )
+            self.connection = listener.accept()
+
+    def __getattr__(self, method):
+        def call(*args, **kwargs):
+            self.connection.send((method, args, kwargs))
+            try:
+                kind, answer = self.connection.recv()
+            except EOFError:
+                pytest.fail(f"the engine process ended; its log: {self.log.name}")
+            if kind == "error":
+                raise RuntimeError(answer)
+            return answer
+
+        return call
+
+    def close(self):
+        self.connection.close()
+        self.process.terminate()
+        self.process.wait(timeout=60)
+        self.log.close()

@@ -1,0 +1,136 @@
+"""How Vegas is asked for, what it then tells vLLM, and what it refuses; no engine is started."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.vllm import options, plugin, refusals
+
+VEGAS = {"method": "vegas", "num_speculative_tokens": 4, "kv_budget": 0.1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"speculative_config": VEGAS},
+        {"arguments": ["--speculative-config", '{"method": "vegas", "num_speculative_tokens": 4, "kv_budget": 0.1}']},
+        {"arguments": ["--spec-method", "vegas", "--spec-tokens", "4", "-sc.kv-budget", "0.1"]},
+    ],
+    ids=["LLM", "--speculative-config", "--spec-method"],
+)
+def test_asking(engines, asked):
+    """However it is asked for, vLLM gets its own words, and the caller's arguments stay what they were."""
+    config = engines.configure("qwen3", twice=True, **asked)
+    assert config == {
+        "method": "custom_class",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "probabilistic",
+        "options": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(),
+        "backend": "CUSTOM",
+        "lookahead": 4,
+        "v2": True,
+        "arguments_kept": True,
+    }
+
+
+def test_defaults(engines):
+    """Only the method is required."""
+    config = engines.configure("qwen3", speculative_config={"method": "vegas"})
+    assert config["options"] == VegasConfig().to_dict()
+
+
+@pytest.mark.parametrize("asked", [{}, {"speculative_config": {"method": "vegas", "policy": "full"}}])
+def test_without_vegas_vllm_is_stock(engines, asked):
+    """Not asked for, or asked not to speculate."""
+    config = engines.configure("qwen3", **asked)
+    assert config["method"] is config["options"] is config["backend"] is None
+    assert config["lookahead"] == 0
+
+
+def test_other_methods_are_left_alone(engines):
+    """vLLM's own n-gram speculation, with Vegas installed."""
+    ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
+    config = engines.configure("qwen3", speculative_config=ngram)
+    assert config["method"] == "ngram"
+    assert config["options"] is None
+
+
+REFUSED = {
+    "unknown": ({"kv_bugdet": 0.1}, "unknown key of speculative_config 'kv_bugdet'; did you mean 'kv_budget'?"),
+    "value": ({"kv_budget": 7}, "kv_budget must be a share of the context"),
+    "gamma": ({"num_speculative_tokens": 17}, "num_speculative_tokens must be an integer from 1 to 16; got 17"),
+    "draft model": ({"model": "some/draft"}, "takes no draft model"),
+    "rows": ({"rows": "last"}, "got 'last'"),
+    "rejection": ({"rejection_sample_method": "fly"}, "changes what the model says"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_options(case):
+    """Our options have our errors, and say what to do."""
+    wrong, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        options.split_options({"method": "vegas", **wrong})
+
+
+REFUSED_WITH_VLLM = {
+    "pipeline": ({"pipeline_parallel_size": 2}, "supports one pipeline stage"),
+    "lora": ({"enable_lora": True}, "Merge the adapter into the weights"),
+    "backend": ({"attention_backend": "TRITON_ATTN"}, "got attention backend TRITON_ATTN"),
+    "additional_config": ({"additional_config": {"vegas": {}}}, "Options of vegas go into speculative_config"),
+    "fp8 cache": ({"kv_cache_dtype": "fp8"}, "Use --kv-cache-dtype auto instead"),
+    "pooling": ({"runner": "pooling"}, "supports generation"),
+    "logits processors": ({"logits_processors": ["some.module:Processor"]}, "Leave --logits-processors out"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_WITH_VLLM)
+def test_refused_combinations(engines, case):
+    """At configuration time, by a sentence that says what is supported and what to do."""
+    asked, message = REFUSED_WITH_VLLM[case]
+    with pytest.raises(RuntimeError, match=message):
+        engines.configure("qwen3", speculative_config=VEGAS, **asked)
+
+
+def test_every_refusal_has_its_sentence():
+    """``vegas X; got Y. Do Z.``"""
+    for refusal in refusals.REFUSALS:
+        assert refusal.needs.startswith(("supports ", "requires "))
+        assert not refusal.instead.endswith(".")
+
+
+def test_layers_that_are_refused():
+    """What only the built model tells: attention that is not ours, and caches that layers share."""
+    ours = SimpleNamespace(vegas=None, alibi_slopes=None)
+    layer = {"attn_type": "decoder", "kv_sharing_target_layer_name": None}
+    refusals.check_layers({"a": SimpleNamespace(impl=ours, **layer)})
+    with pytest.raises(ValueError, match="got object in b"):
+        refusals.check_layers({"b": SimpleNamespace(impl=object(), **layer)})
+    with pytest.raises(ValueError, match="got the KV cache of a in b"):
+        refusals.check_layers({"b": SimpleNamespace(impl=ours, **{**layer, "kv_sharing_target_layer_name": "a"})})
+
+
+def test_hooks(engines):
+    """This vLLM has all that Vegas needs."""
+    assert [check for check in engines.check_hooks() if check[1] != "PASS"] == []
+
+
+def test_registration_is_idempotent(engines):
+    """VLLM loads plugins more than once per process."""
+    assert engines.register_again()
+
+
+def test_a_missing_hook_disables_vegas_only(engines):
+    """A vLLM that Vegas does not fit still serves; asking for Vegas says what is missing."""
+    plain, message = engines.register_without("vllm.config:NoSuchThing")
+    assert plain is None
+    assert "vllm.config:NoSuchThing not found" in message
+    assert "install one of these" in message
+
+
+def test_disabled_by_environment(monkeypatch):
+    """``VEGAS_DISABLE=1`` leaves vLLM untouched: not even looked at."""
+    monkeypatch.setenv("VEGAS_DISABLE", "1")
+    monkeypatch.setattr(plugin, "hooks", None)
+    plugin.register()
