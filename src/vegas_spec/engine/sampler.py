@@ -67,7 +67,7 @@ class Sampler:
     def _penalise(self, row: Tensor, counts: dict[int, int]) -> None:
         params = self.params
         if params.repetition_penalty != 1:
-            seen = torch.tensor(sorted(self._prompt | counts.keys()), device=row.device)
+            seen = torch.tensor(sorted(self._prompt | counts.keys()), dtype=torch.int64, device=row.device)
             value = row[seen]
             penalty = params.repetition_penalty
             row[seen] = torch.where(value > 0, value / penalty, value * penalty)
