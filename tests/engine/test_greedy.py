@@ -38,9 +38,15 @@ def expect(family: str, llm: LLM, prompts: Sequence[list[int]], max_tokens: int)
     assert generated(outputs) == [reference(family, prompt, max_tokens) for prompt in prompts]
 
 
-@pytest.mark.parametrize("options", [*POLICIES[:2], *VEGAS], ids=describe)
+@pytest.mark.parametrize("options", POLICIES, ids=describe)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_policy_says_what_transformers_says(family: str, options: dict[str, Any]) -> None:
+    expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 16)
+
+
+@pytest.mark.parametrize("options", VEGAS, ids=describe)
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
+def test_every_way_to_score_says_what_transformers_says(family: str, options: dict[str, Any]) -> None:
     expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 11)
 
 
@@ -51,7 +57,8 @@ def test_long_outputs_that_cross_the_sliding_window(family: str) -> None:
     outputs = llm.generate(as_prompts(prompts), greedy(60))
     assert generated(outputs) == [reference(family, prompt, 60) for prompt in prompts]
     assert all(output.stats.accepted > 0 for output in outputs)
-    assert any(output.stats.accepted < output.stats.drafted for output in outputs)
+    if family != "mistral_sliding":  # without a layer of full attention a draft misses nothing
+        assert any(output.stats.accepted < output.stats.drafted for output in outputs)
 
 
 @pytest.mark.parametrize("options", POLICIES, ids=describe)
@@ -208,12 +215,11 @@ def test_a_bad_selection_costs_time_only(monkeypatch: pytest.MonkeyPatch, family
 def test_a_draft_whose_logits_are_not_numbers_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = Engine.draft
 
-    def poisoned(self: Engine, cache: Any, batch: Any) -> None:
-        for request in batch:
-            if request.draft_cache is not None:
-                for values in request.draft_cache._values.values():
-                    values.fill_(torch.nan)
-        draft(self, cache, batch)
+    def poisoned(self: Engine, phases: Any, batch: Any) -> None:
+        for draft_cache in phases.draft_caches.values():
+            for values in draft_cache._values.values():
+                values.fill_(torch.nan)
+        draft(self, phases, batch)
 
     monkeypatch.setattr(Engine, "draft", poisoned)
     expect("qwen3", make_llm("qwen3"), RAGGED, 12)

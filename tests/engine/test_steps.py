@@ -16,6 +16,7 @@ from torch import Tensor
 from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
 from vegas_spec.engine.engine import Engine
 from vegas_spec.engine.kv_cache import DraftCache, KVCache, LayerSpec
+from vegas_spec.engine.phases import Phases, TorchPhases
 from vegas_spec.engine.request import Request
 from vegas_spec.engine.steps import DraftStep, FullStep, ScoreBuffer
 from vegas_spec.policies import ScoreRequest
@@ -216,9 +217,9 @@ def test_the_prefix_ends_at_the_first_verified_row(
     committed: list[list[int]] = []
     verify, select = Engine.verify, VegasPolicy.select
 
-    def noting(self: Engine, cache: KVCache, batch: list[Request]) -> Any:
+    def noting(self: Engine, phases: Phases, batch: list[Request]) -> Any:
         committed.append([len(request.token_ids) for request in batch])
-        return verify(self, cache, batch)
+        return verify(self, phases, batch)
 
     def checked(self: VegasPolicy, scores: Tensor, prefix_lens: Tensor) -> Tensor:
         assert prefix_lens.tolist() == committed[-1]
@@ -247,16 +248,16 @@ def test_the_draft_cache_holds_exact_entries(monkeypatch: pytest.MonkeyPatch, fa
         chosen.append(select(self, scores, prefix_lens))
         return chosen[-1]
 
-    def checking(self: Engine, cache: KVCache, batch: list[Request], *rest: Any) -> None:
+    def checking(self: Engine, phases: TorchPhases, batch: list[Request], *rest: Any) -> None:
         nonlocal checked
-        engine_select(self, cache, batch, *rest)
+        engine_select(self, phases, batch, *rest)
+        cache = phases.cache
         full = [layer.index for layer in cache.layers if layer.sliding_window is None]
         for place, request in enumerate(batch):
             for index, layer in enumerate(full):
                 if request.finished:
                     continue
-                assert request.draft_cache is not None
-                keys, values = request.draft_cache.read(layer)
+                keys, values = phases.draft_caches[request.slot].read(layer)
                 for head in range(keys.shape[0]):
                     row = chosen[-1][index, place, head]
                     positions = [*row[row >= 0].tolist(), *range(request.prefix_len, len(request.token_ids) - 1)]
@@ -278,14 +279,15 @@ def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPat
     clean = llm.generate(prompts, greedy(24))
     draft = Engine.draft
 
-    def poisoned(self: Engine, cache: KVCache, batch: list[Request]) -> None:
+    def poisoned(self: Engine, phases: Phases, batch: list[Request]) -> None:
+        cache = phases.cache
         saved = [tensor.clone() for tensor in (*cache.keys, *cache.values)]
         for layer, request in itertools.product(cache.layers, batch):
             window = layer.sliding_window
             hidden = slice(None) if window is None else slice(0, max(0, len(request.token_ids) - window))
             cache.keys[layer.index][request.slot, :, hidden] = torch.nan
             cache.values[layer.index][request.slot, :, hidden] = torch.nan
-        draft(self, cache, batch)
+        draft(self, phases, batch)
         for tensor, original in zip((*cache.keys, *cache.values), saved, strict=True):
             tensor.copy_(original)
 
@@ -304,10 +306,11 @@ def test_verification_writes_over_what_drafting_left(
 ) -> None:
     verify = Engine.verify
 
-    def poisoned(self: Engine, cache: KVCache, batch: list[Request]) -> Any:
+    def poisoned(self: Engine, phases: Phases, batch: list[Request]) -> Any:
+        cache = phases.cache
         for tensor, request in itertools.product((*cache.keys, *cache.values), batch):
             tensor[request.slot, :, len(request.token_ids) - 1 :] = torch.nan
-        return verify(self, cache, batch)
+        return verify(self, phases, batch)
 
     monkeypatch.setattr(Engine, "verify", poisoned)
     outputs = make_llm(family, kv_budget_min=16, **options).generate(as_prompts(PROMPTS), greedy(24))
@@ -317,10 +320,10 @@ def test_verification_writes_over_what_drafting_left(
 def test_a_slot_is_used_again_without_what_the_last_request_left(monkeypatch: pytest.MonkeyPatch) -> None:
     prefill = Engine.prefill
 
-    def poisoned(self: Engine, cache: KVCache, request: Request) -> Any:
-        for tensor in (*cache.keys, *cache.values):
+    def poisoned(self: Engine, phases: Phases, request: Request) -> Any:
+        for tensor in (*phases.cache.keys, *phases.cache.values):
             tensor[request.slot] = torch.nan
-        return prefill(self, cache, request)
+        return prefill(self, phases, request)
 
     monkeypatch.setattr(Engine, "prefill", poisoned)
     outputs = make_llm("gemma3_text", max_num_seqs=1).generate(as_prompts(PROMPTS), greedy(12))
