@@ -229,7 +229,7 @@ def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, con
     covered = runs and kernels_cover(model.layers, policy, config)
     if attention == "kernels" and not covered:
         raise ConfigError(
-            "attention='kernels' supports bfloat16 and float16 on a GPU, rows ends or all, and up to 128 query rows per "
-            f"KV head; got {model.dtype} with {config}. Use attention='torch' instead"
+            "attention='kernels' supports bfloat16 and float16 on a GPU, rows ends or all, and up to 128 query rows "
+            f"per KV head; got {model.dtype} with {config}. Use attention='torch' instead"
         )
     return KernelPhases if covered else TorchPhases

@@ -56,16 +56,23 @@ class Phases(ABC):
 
 
 class TorchPhases(Phases):
-    """Plain torch, on any device and in any dtype: the definition at work."""
+    """Plain torch, on any device and in any dtype: the definition at work.
+
+    Attributes
+    ----------
+    draft_caches : dict of int to DraftCache
+        By slot, for requests that draft over selected entries.
+
+    """
 
     def __init__(self, cache: KVCache, policy: Policy, config: VegasConfig) -> None:
         super().__init__(cache, policy, config)
         self._scores: ScoreBuffer | None = None
-        self._draft_caches: dict[int, DraftCache] = {}
+        self.draft_caches: dict[int, DraftCache] = {}
 
     def draft(self, batch: Sequence[Rows]) -> DraftStep:
         """See `Phases.draft`."""
-        return DraftStep(self.cache, batch, [self._draft_caches.get(rows.slot) for rows in batch])
+        return DraftStep(self.cache, batch, [self.draft_caches.get(rows.slot) for rows in batch])
 
     def verify(self, batch: Sequence[Rows]) -> FullStep:
         """See `Phases.verify`."""
@@ -83,13 +90,13 @@ class TorchPhases(Phases):
         for place, request in enumerate(batch):
             request.num_selected = request.prefix_len
             if chosen is None or request.finished:
-                self._draft_caches.pop(request.slot, None)
+                self.draft_caches.pop(request.slot, None)
                 continue
             request.num_selected = int((chosen[0, place, 0] >= 0).sum())
-            if request.slot not in self._draft_caches:
+            if request.slot not in self.draft_caches:
                 width = self.config.budget(request.max_length) + 2 * self.config.num_speculative_tokens
-                self._draft_caches[request.slot] = DraftCache(self.cache, request.slot, width)
-            draft_cache = self._draft_caches[request.slot]
+                self.draft_caches[request.slot] = DraftCache(self.cache, request.slot, width)
+            draft_cache = self.draft_caches[request.slot]
             for index, layer in enumerate(self.full_layers):
                 positions = chosen[index, place, : layer.num_kv_heads, : request.num_selected]
                 draft_cache.gather(layer.index, positions, request.prefix_len, len(request.token_ids) - 1)
