@@ -281,7 +281,7 @@ def verify_kernel(
                 qk_scale, softcap, window, block_size,
                 stride_key_block, stride_key_place, stride_value_block, stride_value_place,
                 SCORE, COUNT, STEPS, FLOOR, LEVELS, HEAD_DIM, DIM, TILE, BLOCK_SIZE,
-                SAME_STRIDES, SOFTCAP, WINDOW, True, STAGES if WINDOW else 1,
+                SAME_STRIDES, SOFTCAP, WINDOW, True, STAGES if WINDOW else 2,
             )  # fmt: skip
             sums = tl.sum(tile_sums, 0)
             trusted = tl.min(tl.where(sums < LIMIT, 1, 0), 0)
