@@ -29,15 +29,19 @@ class TextStream:
         """
         self._tokens.append(token)
         new = self._new_text()
-        if not new.endswith(_UNFINISHED):
-            searched = len(self._text)
+        complete = new.rstrip(_UNFINISHED)
+        found = [(at, stop) for stop in self._stop if (at := self._find(stop, complete)) >= 0]
+        if found:
+            end, stop = min(found)
+            self._text = (self._text + complete)[:end]
+            return self._text, stop
+        if complete == new:
             self._take(new)
-            for stop in self._stop:
-                found = self._text.find(stop, max(0, searched - len(stop) + 1))
-                if found >= 0:
-                    self._text = self._text[:found]
-                    return self._text, stop
         return self._text, None
+
+    def _find(self, stop: str, new: str) -> int:
+        """Where a stop string that ends within the new text begins; -1 if there is none."""
+        return (self._text + new).find(stop, max(0, len(self._text) - len(stop) + 1))
 
     def flush(self) -> str:
         """Return all text, an unfinished character included."""
@@ -56,4 +60,7 @@ class TextStream:
         self._decoded = len(self._tokens)
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True)) if tokens else ""  # type: ignore[union-attr]
+        if self._tokenizer is None or not tokens:
+            return ""
+        # "a ." stays as it was said: rewriting it would need what comes next.
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
