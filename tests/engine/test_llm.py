@@ -1,0 +1,416 @@
+"""The Python API: what comes back, when it stops, what is counted, and what stays when it is interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from engine_cases import POLICIES, as_prompts, describe, generated, greedy, make_llm, reference
+from tiny_models import VOCAB, random_prompt
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from vegas_spec import LLM, InputError, RequestOutput, SamplingParams
+from vegas_spec.engine.outputs import Update
+from vegas_spec.engine.steps import DraftStep, Step
+
+PROMPTS = [random_prompt(length, seed=length) for length in (1, 40, 23)]
+
+# --- a model that says what it is told to ---------------------------------------------------------------------------
+
+
+LETTERS: dict[int, str] = bytes_to_unicode()
+"""How a byte-level vocabulary writes each byte."""
+SHARP_S = "".join(LETTERS[byte] for byte in "ß".encode())
+HALF = "d" + LETTERS[0xF0]
+"""A letter and the first byte of a character of four."""
+
+
+def byte_tokenizer() -> Any:
+    """One token per byte, some for several bytes or half a character, and three special ones."""
+    pieces = ["ab", "abc", SHARP_S + "!", HALF]
+    vocab = {token: number for number, token in enumerate(["<pad>", "<s>", "</s>", *LETTERS.values(), *pieces])}
+    core = Tokenizer(models.BPE(vocab, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
+TOKENIZER = byte_tokenizer()
+EOS = 2
+
+
+def spell(text: str | bytes) -> list[int]:
+    """Tokens of single bytes."""
+    data = text.encode() if isinstance(text, str) else text
+    return [TOKENIZER.convert_tokens_to_ids(LETTERS[byte]) for byte in data]
+
+
+def piece(token: str) -> list[int]:
+    return [TOKENIZER.convert_tokens_to_ids(token)]
+
+
+def scripted_llm(says: Sequence[int], *, prompt_len: int = 1, wrong_every: int = 3, **options: Any) -> LLM:
+    """An engine that says the given tokens, whose drafts are wrong at every third position."""
+    config = transformers.Qwen3Config(
+        vocab_size=len(TOKENIZER),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=256,
+        eos_token_id=EOS,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+    llm = LLM(model, TOKENIZER, **options)
+
+    def forward(token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
+        logits = torch.zeros(len(rows), len(TOKENIZER))
+        for place, row in enumerate(rows):
+            at = positions[row] + 1 - prompt_len
+            token = says[at] if 0 <= at < len(says) else EOS
+            wrong = isinstance(step, DraftStep) and wrong_every and at % wrong_every == 1
+            logits[place, (token + 1) % len(TOKENIZER) if wrong else token] = 100.0
+        return logits
+
+    llm.model.forward = forward  # type: ignore[method-assign]
+    return llm
+
+
+def say(says: Sequence[int], params: SamplingParams, **options: Any) -> RequestOutput:
+    return scripted_llm(says, **options).generate("x", params)[0]
+
+
+TALK = SamplingParams(temperature=0, max_tokens=100)
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+TEXTS = [
+    "plain words, and more of them than one iteration can say",
+    "Größe 漢字 🙂 é",
+    " leading and trailing ",
+    "",
+    "🙂",
+    "tab\tand\n\nlines",
+]
+
+
+@pytest.mark.parametrize("wrong_every", [0, 1, 3])
+@pytest.mark.parametrize("text", TEXTS)
+def test_text(text: str, wrong_every: int) -> None:
+    output = say(spell(text), TALK, wrong_every=wrong_every)
+    assert output.outputs[0].text == text
+    assert output.outputs[0].token_ids == [*spell(text), EOS]
+    assert output.outputs[0].finish_reason == "stop"
+    assert output.outputs[0].stop_reason is None
+    assert output.prompt == "x"
+
+
+def test_bytes_that_are_no_text() -> None:
+    tokens = [*spell(b"a\xff\xfeb\xc3"), EOS]
+    output = say(tokens[:-1], TALK)
+    assert output.outputs[0].text == TOKENIZER.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_the_text_is_that_of_the_tokens_wherever_they_end(count: int) -> None:
+    tokens = [*spell("ä🙂 b"), *piece("ab"), *spell("漢")]
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=count))
+    assert output.outputs[0].text == TOKENIZER.decode(tokens[:count])
+    assert output.outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("text", ["what ? no , I ' m here . don ' t", "a . b !"])
+def test_spaces_stay_as_they_were_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(TOKENIZER, "clean_up_tokenization_spaces", True)
+    assert say(spell(text), TALK).outputs[0].text == text
+
+
+def test_a_stream_never_shows_half_a_character() -> None:
+    tokens = spell("Größe 漢字 🙂 ok")
+    llm = scripted_llm(tokens, policy="full")
+    texts = [update.output.outputs[0].text for update in llm.stream("x", TALK)]
+    assert texts[-1] == "Größe 漢字 🙂 ok"
+    assert not any("\ufffd" in text for text in texts)
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+ABC = [*spell("one "), *piece("ab"), *spell("c two "), *piece("abc"), *spell(" three END four")]
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "reason"),
+    [
+        ("c", "one ab", "c"),
+        ("abc", "one ", "abc"),  # begins within one token and ends with another
+        ("e a", "on", "e a"),
+        (["zzz", "two"], "one abc ", "two"),
+        ("END", "one abc two abc three ", "END"),
+        (["three", " thr"], "one abc two abc", " thr"),
+        ("nowhere", "one abc two abc three END four", None),
+        ("o", "", "o"),
+    ],
+)
+@pytest.mark.parametrize("wrong_every", [0, 3])
+def test_stop_strings(stop: str | list[str], text: str, reason: str | None, wrong_every: int) -> None:
+    output = say(ABC, SamplingParams(temperature=0, max_tokens=100, stop=stop), wrong_every=wrong_every)
+    assert output.outputs[0].text == text
+    assert output.outputs[0].stop_reason == reason
+    assert output.outputs[0].finish_reason == "stop"
+    # The tokens end with the one that completed the stop string.
+    said = TOKENIZER.decode(output.outputs[0].token_ids, skip_special_tokens=True)
+    assert said.startswith(text)
+    if reason is not None:
+        shorter = TOKENIZER.decode(output.outputs[0].token_ids[:-1])
+        assert reason in said
+        assert reason not in shorter
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stop", "text"),
+    [
+        (spell("aé🙂b"), "🙂", "aé"),
+        (spell("aé🙂b"), "é", "a"),
+        (spell("aé🙂b"), "🙂b", "aé"),
+        ([*spell("stra"), *piece(SHARP_S + "!"), *spell("x")], "ß", "stra"),
+        # Completed by a token that also begins a character which is never finished.
+        ([*spell("goo"), *piece(HALF)], "od", "go"),
+    ],
+)
+def test_stop_strings_of_several_bytes(tokens: list[int], stop: str, text: str) -> None:
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=100, stop=stop))
+    assert (output.outputs[0].text, output.outputs[0].stop_reason) == (text, stop)
+
+
+def test_the_first_of_two_stop_strings_in_one_token_ends_the_text() -> None:
+    tokens = [*spell("x"), *piece("abc"), *spell("y")]
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=9, stop=["c", "b"]))
+    assert output.outputs[0].text == "xa"
+    assert output.outputs[0].stop_reason == "b"
+
+
+def test_stop_tokens() -> None:
+    token = spell("t")[0]
+    output = say(ABC, SamplingParams(temperature=0, max_tokens=100, stop_token_ids=[0, token]))
+    assert output.outputs[0].text == "one abc "
+    assert output.outputs[0].token_ids[-1] == token
+    assert (output.outputs[0].finish_reason, output.outputs[0].stop_reason) == ("stop", token)
+
+
+def test_an_ignored_end_can_still_be_a_stop_token() -> None:
+    tokens = [*spell("a"), EOS, *spell("b")]
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, stop_token_ids=[EOS]))
+    assert output.outputs[0].token_ids == tokens[:2]
+    assert output.outputs[0].stop_reason == EOS
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
+    assert output.outputs[0].text == "ab"  # special tokens are no text
+    assert output.outputs[0].finish_reason == "length"
+
+
+def test_the_last_token_stops_rather_than_runs_out() -> None:
+    output = say(spell("ab"), SamplingParams(temperature=0, max_tokens=3))
+    assert output.outputs[0].finish_reason == "stop"
+    output = say(spell("ab"), SamplingParams(temperature=0, max_tokens=2, stop="b"))
+    assert (output.outputs[0].finish_reason, output.outputs[0].text) == ("stop", "a")
+
+
+# --- statistics -----------------------------------------------------------------------------------------------------
+
+
+def check_stats(output: RequestOutput, gamma: int) -> None:
+    stats, completion = output.stats, output.outputs[0]
+    assert len(stats.accepted_per_position) == gamma
+    assert sum(stats.accepted_per_position) == stats.accepted <= stats.drafted <= stats.drafts * gamma
+    assert stats.accepted_per_position == sorted(stats.accepted_per_position, reverse=True)
+    assert stats.drafts <= stats.iterations
+    origins = completion.token_origins
+    assert len(origins) == len(completion.token_ids)
+    assert origins.count("accepted") == stats.accepted
+    # Every iteration but one that ended with an accepted draft commits a token of the model's own.
+    own = len(origins) - stats.accepted
+    assert own == 1 + stats.iterations - (origins[-1] == "accepted")
+    assert set(stats.seconds) == {"prefill", "draft", "verify", "accept", "select"}
+    assert all(seconds >= 0 for seconds in stats.seconds.values())
+    if stats.iterations:
+        assert stats.mean_acceptance_length == 1 + stats.accepted / stats.iterations
+    assert 0 <= stats.draft_kv_share <= 1
+    json.dumps(output.to_dict())
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+@pytest.mark.parametrize("options", POLICIES, ids=describe)
+def test_statistics_of_a_model(options: dict[str, Any], gamma: int) -> None:
+    llm = make_llm("gemma3_text", num_speculative_tokens=gamma, kv_budget_min=12, **options)
+    for output in llm.generate(as_prompts(PROMPTS), greedy(40)):
+        check_stats(output, gamma)
+        if options["policy"] == "full":
+            assert output.stats.drafted == output.stats.draft_kv_entries == 0
+            assert set(output.outputs[0].token_origins) == {"bonus"}
+        if options["policy"] == "dense":
+            assert output.stats.draft_kv_share == 1
+            assert output.stats.accepted == output.stats.drafted > 0
+        if options["policy"] == "vegas":
+            assert output.stats.accepted > 0
+
+
+def test_origins_and_counts_of_a_script() -> None:
+    # Drafts at 1, 4, 7 after the prompt are wrong. Token 0 comes from the prompt; then: 1 wrong; 2, 3 right, 4 wrong;
+    # 5, 6 right, 7 wrong; 8, 9 right and no draft for the tenth, the last one.
+    output = say(spell("0123456789A"), SamplingParams(temperature=0, max_tokens=11), num_speculative_tokens=3)
+    a, c, b = "accepted", "corrected", "bonus"
+    assert output.outputs[0].token_origins == [b, c, a, a, c, a, a, c, a, a, b]
+    stats = output.stats
+    assert (stats.iterations, stats.drafts, stats.drafted, stats.accepted) == (4, 4, 3 + 3 + 3 + 2, 6)
+    assert stats.accepted_per_position == [3, 3, 0]
+    check_stats(output, 3)
+
+
+def test_entries_read() -> None:
+    """One layer, one KV head: iterations of a script, counted by hand."""
+    options = {"num_speculative_tokens": 2, "kv_budget": 1e-6, "kv_budget_min": 3, "wrong_every": 0}
+    llm = scripted_llm(spell("0123456"), prompt_len=8, **options)
+    output = llm.generate("x" * 8, SamplingParams(temperature=0, max_tokens=7))[0]
+    # Verifications: 8 keys (the prompt), then with two drafts at 8, 11: 11 and 14 keys.
+    assert output.stats.iterations == 2
+    assert output.stats.verify_kv_entries == 8 + 11 + 14
+    # Drafts: prefix 8, rows at 8 and 9; prefix 9, rows at 11 and 12. Three selected, and all since the prefix.
+    assert output.stats.draft_kv_entries == (3 + 1) + (3 + 2) + (3 + 3) + (3 + 4)
+    assert output.stats.draft_kv_entries_dense == 9 + 10 + 12 + 13
+
+
+# --- streaming and interruption -------------------------------------------------------------------------------------
+
+
+def test_updates_add_up_to_the_output() -> None:
+    llm = make_llm("qwen3", max_num_seqs=2, prefill_chunk_size=16, kv_budget_min=16)
+    prefilled, tokens = dict[str, list[int]](), dict[str, list[int]]()
+    finals = dict[str, RequestOutput]()
+    for update in llm.stream(as_prompts(PROMPTS), greedy(20)):
+        name, said = update.output.request_id, update.output.outputs[0].token_ids
+        prefilled.setdefault(name, []).append(update.prefilled)
+        tokens.setdefault(name, []).extend(said[len(said) - update.new_tokens :])
+        assert tokens[name] == said
+        finals[name] = update.output
+    outputs = llm.generate(as_prompts(PROMPTS), greedy(20))
+    assert [tokens[output.request_id] for output in outputs] == generated(outputs)
+    assert all(finals[name].finished for name in ("0", "1", "2"))
+    assert prefilled["1"][:3] == [16, 32, 39]
+    assert set(prefilled["1"][3:]) == {40}
+    assert [output.request_id for output in outputs] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("events", [1, 2, 4, 9])
+def test_closing_a_stream_keeps_what_there_is(events: int) -> None:
+    llm = make_llm("gemma3_text", kv_budget_min=16, prefill_chunk_size=32)
+    stream = llm.stream(as_prompts(PROMPTS[1:2]), greedy(40))
+    for _ in range(events):
+        update = next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    said = update.output.outputs[0].token_ids
+    assert said == reference("gemma3_text", PROMPTS[1], 40)[: len(said)]
+    assert not update.output.finished
+    assert update.output.outputs[0].finish_reason is None
+    assert generated(llm.generate(as_prompts(PROMPTS), greedy(12))) == [
+        reference("gemma3_text", p, 12) for p in PROMPTS
+    ]
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("call", [1, 2, 3, 9, 14])
+def test_an_interruption_within_a_forward_pass_keeps_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, call: int, interruption: type[BaseException]
+) -> None:
+    llm = make_llm("qwen3", num_speculative_tokens=3, kv_budget_min=16)
+    forward, calls = llm.model.forward, 0
+
+    def interrupted(*arguments: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        logits = forward(*arguments)
+        if calls == call:
+            raise interruption
+        return logits
+
+    monkeypatch.setattr(llm.model, "forward", interrupted)
+    stream = llm.stream(as_prompts(PROMPTS[1:2]), greedy(40))
+    updates: list[Update] = []
+    with pytest.raises(interruption):  # noqa: PT012
+        for update in stream:
+            updates.append(update)
+    if updates:
+        said = updates[-1].output.outputs[0].token_ids
+        assert said == reference("qwen3", PROMPTS[1], 40)[: len(said)]
+        assert len(updates[-1].output.outputs[0].token_origins) == len(said)
+    # The engine goes on with the next call.
+    assert generated(llm.generate(as_prompts(PROMPTS), greedy(12))) == [reference("qwen3", p, 12) for p in PROMPTS]
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_for_each_prompt() -> None:
+    llm = make_llm("qwen2")
+    outputs = llm.generate(as_prompts(PROMPTS), [greedy(3), greedy(9), greedy(1)])
+    assert [len(tokens) for tokens in generated(outputs)] == [3, 9, 1]
+    assert generated(outputs) == [reference("qwen2", p, n) for p, n in zip(PROMPTS, (3, 9, 1), strict=True)]
+    with pytest.raises(InputError, match="3 prompts need as many sampling_params; got 2"):
+        llm.generate(as_prompts(PROMPTS), [greedy(3)] * 2)
+
+
+def test_forms_of_prompts() -> None:
+    llm = scripted_llm(spell("hello"))
+    alone = llm.generate("x", TALK)
+    assert [output.outputs[0].text for output in alone] == ["hello"]
+    assert alone[0].prompt_token_ids == spell("x")
+    tokens = llm.generate({"prompt_token_ids": spell("x")}, TALK)
+    assert (tokens[0].prompt, tokens[0].outputs[0].text) == (None, "hello")
+    several = llm.generate(["y", {"prompt_token_ids": spell("x")}, "x"], TALK)
+    assert [output.prompt for output in several] == ["y", None, "x"]
+    assert [output.outputs[0].text for output in several] == ["hello"] * 3
+    assert llm.generate([], TALK) == []
+    assert list(llm.stream([], TALK)) == []
+
+
+def test_defaults_are_vllms() -> None:
+    params = SamplingParams()
+    assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (1.0, 1.0, 0, 16)
+    assert len(make_llm("qwen2").generate(as_prompts(PROMPTS))[0].outputs[0].token_ids) <= 16
+
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def test_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = scripted_llm(spell("answer"), prompt_len=len("<user>hi<a>"))
+    assert not llm.has_chat_template
+    with pytest.raises(InputError, match="has no chat template; give the prompt as plain text instead"):
+        llm.chat([{"role": "user", "content": "hi"}], TALK)
+    monkeypatch.setattr(TOKENIZER, "chat_template", TEMPLATE, raising=False)
+    assert llm.has_chat_template
+    one = llm.chat([{"role": "user", "content": "hi"}], TALK)
+    assert one[0].prompt_token_ids == spell("<user>hi<a>")
+    assert one[0].outputs[0].text == "answer"
+    two = llm.chat([[{"role": "user", "content": "hi"}], [{"role": "user", "content": "ho"}]], TALK)
+    assert [output.outputs[0].text for output in two] == ["answer"] * 2
+    assert TOKENIZER.decode(two[1].prompt_token_ids) == "<user>ho<a>"
+
+
+def test_a_model_without_a_tokenizer_gives_tokens_only() -> None:
+    output = make_llm("qwen3").generate(as_prompts(PROMPTS[:1]), greedy(5))[0]
+    assert output.outputs[0].text == ""
+    assert all(0 <= token < VOCAB for token in output.outputs[0].token_ids)
