@@ -44,7 +44,7 @@ def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends"
     plan.histogram.zero_()
     function(
         query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
-        sinks, *scales, plan.tile_starts, plan.first_requests, plan.score_offsets,
+        sinks, *scales, plan.tile_starts, plan.programs, plan.score_offsets,
         out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
         batch.query.shape[-1] ** -0.5, softcap, plan.window or 0, score, rows,
         plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
@@ -55,10 +55,13 @@ def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends"
 def check(batch: Batch, device: torch.device, *, window=None, tolerance=2e-2, level_slack=2, **options) -> None:
     plan = make_plan(batch, device, window=window)
     plan.launch(batch.query_start_loc, batch.seq_lens)
-    plan_again = dataclasses.replace(plan, **{f: torch.zeros_like(getattr(plan, f)) for f in ("tile_starts", "first_requests", "prefix_lens", "score_offsets", "dropped")})
+    plan_again = dataclasses.replace(plan, **{f: torch.zeros_like(getattr(plan, f)) for f in ("tile_starts", "programs", "prefix_lens", "score_offsets", "dropped")})
     plan_again.reference(batch.query_start_loc, batch.seq_lens)
     for name in ("tile_starts", "prefix_lens", "score_offsets", "dropped"):
         assert torch.equal(getattr(plan, name), getattr(plan_again, name)), name
+    working = plan_again.programs[:, 3] > 0
+    assert torch.equal(plan.programs[working], plan_again.programs[working])
+    assert (plan.programs[~working, 3] <= 0).all()
     out, lse, levels, histogram = run(launch, batch, plan, **options)
     again = run(launch, batch, plan, **options)
     assert not plan.arrivals.any()

@@ -14,6 +14,10 @@ from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, 
 from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, verify_tuning
 
+RECORD = 16
+"""Integers per program: request, head, tile, units, tiles, head_start, row_start, query_len, seq_len, score_offset,
+share, the rest unused."""
+
 SCORE_ALIGNMENT = 16
 """A request's scores start at a multiple of this many entries, so that they are read in whole vectors."""
 
@@ -33,8 +37,9 @@ class VerifyPlan:
     ----------
     tile_starts : Tensor
         Tiles (per KV head) before each request, int32, shape ``[max_requests + 1]``.
-    first_requests : Tensor
-        Request in which each program's share begins, int32, shape ``[num_programs]``.
+    programs : Tensor
+        Where each program's share begins and what it needs to know of that request, in one record, so that a program
+        waits for memory once before it starts; int32, shape ``[num_programs, RECORD]``.
     prefix_lens : Tensor
         ``n = seq_len - query_len + 1``, 0 for a padding row, int32, shape ``[max_requests]``.
     score_offsets : Tensor
@@ -61,7 +66,7 @@ class VerifyPlan:
     tuning: VerifyTuning
     num_programs: int
     tile_starts: Tensor
-    first_requests: Tensor
+    programs: Tensor
     prefix_lens: Tensor
     score_offsets: Tensor
     dropped: Tensor
@@ -143,7 +148,7 @@ class VerifyPlan:
             tuning=tuning,
             num_programs=num_programs,
             tile_starts=ints(max_requests + 1),
-            first_requests=ints(num_programs),
+            programs=ints(num_programs, RECORD),
             prefix_lens=ints(max_requests),
             score_offsets=ints(max_requests),
             dropped=ints(1),
@@ -178,7 +183,7 @@ class VerifyPlan:
         return {
             "levels": size(self.levels),
             "histogram": size(self.histogram),
-            "schedule": size(self.tile_starts, self.first_requests, self.prefix_lens, self.score_offsets, self.arrivals),
+            "schedule": size(self.tile_starts, self.programs, self.prefix_lens, self.score_offsets, self.arrivals),
             "partials": size(self.partial_out, self.partial_stats),
         }
 
@@ -219,9 +224,6 @@ class VerifyPlan:
         tiles = torch.where(active, (seq_lens + tile - 1) // tile - first, 0)
         ends = tiles.cumsum(0, dtype=torch.int32)
         self.tile_starts[1 : batch + 1] = ends
-        share = -(-ends[-1:] * self.num_kv_heads // self.num_programs)
-        starts = torch.arange(self.num_programs, device=ends.device)[:, None] * share
-        self.first_requests.copy_((ends * self.num_kv_heads <= starts).sum(1).clamp(max=batch - 1))
         room = (prefix + SCORE_ALIGNMENT - 1) // SCORE_ALIGNMENT * SCORE_ALIGNMENT
         offsets_end = room.cumsum(0)
         fits = offsets_end <= self.score_capacity
@@ -230,14 +232,31 @@ class VerifyPlan:
         if self.score_capacity:
             self.dropped.add_((active & ~fits).sum())
 
+        units = ends * self.num_kv_heads
+        share = -(-int(units[-1]) // self.num_programs)
+        self.programs.zero_()
+        self.programs[:, 10] = share
+        for program in range(self.num_programs):
+            start = program * share
+            count = min(share, int(units[-1]) - start)
+            if count <= 0:
+                continue
+            request = int((units <= start).sum())
+            begin, per_head = int(units[request] - tiles[request] * self.num_kv_heads), int(tiles[request])
+            head = (start - begin) // per_head
+            head_start = begin + head * per_head
+            fields = [request, head, start - head_start, count, per_head, head_start, int(query_start_loc[request])]
+            fields += [int(query_lens[request]), int(seq_lens[request]), int(self.score_offsets[request])]
+            self.programs[program, :10] = torch.tensor(fields, dtype=torch.int32)
+
     def launch(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
         """Do as `prepare` says, in one kernel."""
         batch = seq_lens.shape[0]
-        _plan_kernel[(1,)](
+        _plan_kernel[(triton.cdiv(self.num_programs, 16),)](
             query_start_loc,
             seq_lens,
             self.tile_starts,
-            self.first_requests,
+            self.programs,
             self.prefix_lens,
             self.score_offsets,
             self.dropped,
@@ -249,6 +268,7 @@ class VerifyPlan:
             PROGRAMS=self.num_programs,
             BATCH=max(16, triton.next_power_of_2(batch)),
             ALIGNMENT=SCORE_ALIGNMENT,
+            RECORD=RECORD,
             num_warps=4,
         )
 
@@ -258,7 +278,7 @@ def _plan_kernel(
     query_start_loc,  # [batch + 1]
     seq_lens,  # [batch]
     tile_starts,  # [max_requests + 1], written
-    first_requests,  # [PROGRAMS], written
+    programs,  # [PROGRAMS, RECORD], written
     prefix_lens,  # [max_requests], written
     score_offsets,  # [max_requests], written
     dropped,  # [1], added to
@@ -270,33 +290,53 @@ def _plan_kernel(
     PROGRAMS: tl.constexpr,
     BATCH: tl.constexpr,  # batch, padded to a power of two
     ALIGNMENT: tl.constexpr,
+    RECORD: tl.constexpr,
 ):
-    """One program lays out the whole batch."""
+    """Every program lays out the whole batch; the first one writes that, and each the records of 16 programs."""
     request = tl.arange(0, BATCH)
     inside = request < batch
-    query_len = tl.load(query_start_loc + request + 1, mask=inside, other=0)
-    query_len -= tl.load(query_start_loc + request, mask=inside, other=0)
+    row_start = tl.load(query_start_loc + request, mask=inside, other=0)
+    query_len = tl.load(query_start_loc + request + 1, mask=inside, other=0) - row_start
     seq_len = tl.load(seq_lens + request, mask=inside, other=0)
     active = (query_len > 0) & (seq_len > 0)
     prefix = tl.where(active, seq_len - query_len + 1, 0)
     first = tl.where(window > 0, tl.maximum(seq_len - query_len - window + 1, 0) // TILE, 0)
     tiles = tl.where(active, (seq_len + TILE - 1) // TILE - first, 0)
     ends = tl.cumsum(tiles, 0)
-    tl.store(tile_starts + request + 1, ends, mask=inside)
-
     room = (prefix + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     offsets_end = tl.cumsum(room, 0)
     fits = offsets_end <= score_capacity
-    tl.store(prefix_lens + request, prefix, mask=inside)
-    tl.store(score_offsets + request, tl.where(active & fits, offsets_end - room, -1), mask=inside)
-    if score_capacity > 0:
-        lost = tl.sum((active & (fits == 0)).to(tl.int32), 0)
-        tl.store(dropped, tl.load(dropped) + lost)
+    score_offset = tl.where(active & fits, offsets_end - room, -1)
+    if tl.program_id(0) == 0:
+        tl.store(tile_starts + request + 1, ends, mask=inside)
+        tl.store(prefix_lens + request, prefix, mask=inside)
+        tl.store(score_offsets + request, score_offset, mask=inside)
+        if score_capacity > 0:
+            lost = tl.sum((active & (fits == 0)).to(tl.int32), 0)
+            tl.store(dropped, tl.load(dropped) + lost)
 
-    share = tl.cdiv(tl.sum(tiles, 0) * KV_HEADS, PROGRAMS)
+    units = tl.sum(tiles, 0) * KV_HEADS
+    share = tl.cdiv(units, PROGRAMS)
+    program = tl.program_id(0) * 16 + tl.arange(0, 16)
+    start = program * share
+    count = tl.minimum(share, units - start)
     # Padding entries repeat the last end, so they never lie before a program that has work.
-    for start in range(0, PROGRAMS, 16):
-        program = start + tl.arange(0, 16)
-        before = (ends * KV_HEADS)[None, :] <= (program * share)[:, None]
-        first_request = tl.minimum(tl.sum(before.to(tl.int32), 1), batch - 1)
-        tl.store(first_requests + program, first_request, mask=program < PROGRAMS)
+    begins = (ends * KV_HEADS)[None, :] <= start[:, None]
+    own = tl.sum(begins.to(tl.int32), 1)
+    here = request[None, :] == own[:, None]
+    record = programs + program * RECORD
+    mask = program < PROGRAMS
+    begin = tl.sum(tl.where(here, ((ends - tiles) * KV_HEADS)[None, :], 0), 1)
+    per_head = tl.sum(tl.where(here, tiles[None, :], 0), 1)
+    head = (start - begin) // tl.maximum(per_head, 1)
+    tl.store(record, own, mask=mask)
+    tl.store(record + 1, head, mask=mask)
+    tl.store(record + 2, start - begin - head * per_head, mask=mask)
+    tl.store(record + 3, count, mask=mask)
+    tl.store(record + 4, per_head, mask=mask)
+    tl.store(record + 5, begin + head * per_head, mask=mask)
+    tl.store(record + 6, tl.sum(tl.where(here, row_start[None, :], 0), 1), mask=mask)
+    tl.store(record + 7, tl.sum(tl.where(here, query_len[None, :], 0), 1), mask=mask)
+    tl.store(record + 8, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
+    tl.store(record + 9, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
+    tl.store(record + 10, share, mask=mask)

@@ -271,6 +271,8 @@ def _select_kernel(
     lane = tl.arange(0, CHUNK)
 
     if offset >= 0:
+        level_row = levels + group.to(tl.int64) * score_capacity + tl.multiple_of(offset, 16)
+        level = tl.load(level_row + lane, mask=lane < prefix, other=-1)
         COARSE: tl.constexpr = 64
         FINE: tl.constexpr = LEVELS // COARSE
         coarse_bin = tl.arange(0, COARSE)
@@ -288,10 +290,8 @@ def _select_kernel(
         last_level = coarse_level * FINE + fine_level
         skipped_ties = ties - (count - above)  # the smallest positions among the ties
 
-        level_row = levels + group.to(tl.int64) * score_capacity + tl.multiple_of(offset, 16)
         above_before = 0
         ties_before = 0
-        level = tl.load(level_row + lane, mask=lane < prefix, other=-1)
         for start in range(0, prefix, CHUNK):
             position = start + lane
             ahead = position + CHUNK

@@ -91,10 +91,10 @@ def sparse_kernel(
             else:
                 block, place = slot // block_size, slot % block_size
             offset = token_offset(block, place, stride_key_block, stride_key_place)
-            key = load_tile(key_base, offset, inside, HEAD_DIM, DIM, True)
+            key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
             if not SAME_STRIDES:
                 offset = token_offset(block, place, stride_value_block, stride_value_place)
-            value = load_tile(value_base, offset, inside, HEAD_DIM, DIM, True)
+            value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
             ahead = first + TILE + lane
             slot = tl.load(row + ahead, mask=ahead < stop, other=0)
 

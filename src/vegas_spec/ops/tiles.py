@@ -23,15 +23,11 @@ def token_offset(block, place, stride_block, stride_place):
 
 
 @triton.jit
-def load_tile(base, offset, mask, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, MASKED: tl.constexpr):
+def load_tile(base, offset, mask, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
     """Rows of a cache, ``[keys, DIM]``; 0 where masked and beyond the head dimension."""
     dim = tl.arange(0, DIM)
     pointers = base + offset[:, None] + dim[None, :]
-    if MASKED:
-        return tl.load(pointers, mask=mask[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
-    if HEAD_DIM != DIM:
-        return tl.load(pointers, mask=(dim < HEAD_DIM)[None, :], other=0.0)
-    return tl.load(pointers)
+    return tl.load(pointers, mask=mask[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
 
 
 @triton.jit

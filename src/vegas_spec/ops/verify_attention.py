@@ -129,7 +129,7 @@ def verify_attention(
             raise refuse(name, f"one float32 on {device}", f"{tensor.numel()} {tensor.dtype} on {tensor.device}")
     torch.ops.vegas_spec.verify_attention(
         query, key_cache, value_cache, block_table, query_start_loc, seq_lens, sinks, key_scale, value_scale,
-        plan.tile_starts, plan.first_requests, plan.score_offsets,
+        plan.tile_starts, plan.programs, plan.score_offsets,
         out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
         scale, softcap or 0.0, plan.window or 0, score or "none", rows,
         plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
@@ -148,7 +148,7 @@ def launch(
     key_scale: Tensor | None,
     value_scale: Tensor | None,
     tile_starts: Tensor,
-    first_requests: Tensor,
+    programs: Tensor,
     score_offsets: Tensor,
     out: Tensor,
     lse: Tensor | None,
@@ -170,13 +170,13 @@ def launch(
     _, block_size, kv_heads, head_dim = key_cache.shape
     float16 = query.dtype == torch.float16
     unused = seq_lens
-    verify_kernel[(first_requests.shape[0],)](
+    verify_kernel[(programs.shape[0],)](
         out, unused if lse is None else lse, query, key_cache, value_cache, block_table, query_start_loc, seq_lens,
         unused if sinks is None else sinks,
         unused if key_scale is None else key_scale,
         unused if value_scale is None else value_scale,
-        tile_starts, first_requests, score_offsets, levels, histogram, partial_out, partial_stats, arrivals,
-        seq_lens.shape[0], scale, softcap * math.log2(math.e), window, block_size, levels.shape[1],
+        tile_starts, programs, score_offsets, levels, histogram, partial_out, partial_stats, arrivals,
+        scale, softcap * math.log2(math.e), window, block_size, levels.shape[1],
         out.stride(0), out.stride(1), 0 if lse is None else lse.stride(0), query.stride(0), query.stride(1),
         *key_cache.stride()[:3], *value_cache.stride()[:3], block_table.stride(0),
         KV_HEADS=kv_heads,
@@ -186,7 +186,7 @@ def launch(
         DIM=partial_out.shape[1],
         TILE=tile,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
-        PROGRAMS=first_requests.shape[0],
+        RECORD=programs.shape[1],
         SCORE=score,
         COUNT=histogram.shape[1] == kv_heads,
         ALL_ROWS=rows == "all",
@@ -219,7 +219,7 @@ def reference(
     key_scale: Tensor | None,
     value_scale: Tensor | None,
     tile_starts: Tensor,
-    first_requests: Tensor,
+    programs: Tensor,
     score_offsets: Tensor,
     out: Tensor,
     lse: Tensor | None,

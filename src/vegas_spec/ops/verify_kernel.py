@@ -52,8 +52,7 @@ def _attend_tiles(
     stride_key_block, stride_key_place, stride_value_block, stride_value_place,
     SCORE: tl.constexpr, COUNT: tl.constexpr, STEPS: tl.constexpr, FLOOR: tl.constexpr, LEVELS: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    SAME_STRIDES: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, MASKED: tl.constexpr,
-    STAGES: tl.constexpr,
+    SAME_STRIDES: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Add tiles ``[first_tile, last_tile)`` to the output and the sums, and store their scores."""
     lane = tl.arange(0, TILE)
@@ -63,18 +62,17 @@ def _attend_tiles(
         position = tile * TILE + lane
         inside = position < seq_len
         offset = token_offset(block, place, stride_key_block, stride_key_place)
-        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM, MASKED)
+        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
         if not SAME_STRIDES:
             offset = token_offset(block, place, stride_value_block, stride_value_place)
-        value = load_tile(value_base, offset, inside, HEAD_DIM, DIM, MASKED)
+        value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
         # The next tile's block numbers are read a step ahead: the cache's loads never wait for them.
         ahead = position + TILE
         block, place = physical(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
 
         raw = tl.dot(key.to(query.dtype), query) * qk_scale
         logits = capped(raw, softcap, SOFTCAP)
-        if MASKED:
-            logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
+        logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
         weights = tl.exp2(logits - reference[None, :])
         sums += weights
         acc = tl.dot(tl.trans(value.to(query.dtype)), weights.to(query.dtype), acc)
@@ -85,8 +83,7 @@ def _attend_tiles(
             else:
                 if SOFTCAP:
                     weights = tl.exp2(tl.minimum(raw - cap_reference[None, :], 100.0))
-                    if MASKED:
-                        weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
+                    weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
                 score = tl.log2(tl.sum(tl.where(scored_column[None, :], weights, 0.0), 1)) - anchor
             # A NaN takes the other operand: level 0.
             level = tl.minimum(tl.maximum((score - FLOOR) * STEPS, 0.0), LEVELS - 1.0).to(tl.int32)
@@ -110,7 +107,7 @@ def _maximum_of_tiles(
         inside = position < seq_len
         block, place = physical(block_table_row, position, inside, block_size, BLOCK_SIZE)
         offset = token_offset(block, place, stride_key_block, stride_key_place)
-        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM, True)
+        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
         logits = capped(tl.dot(key.to(query.dtype), query) * qk_scale, softcap, SOFTCAP)
         logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
         peak = tl.maximum(peak, tl.max(logits, 0))
@@ -131,14 +128,13 @@ def verify_kernel(
     key_scale,  # [1]
     value_scale,  # [1]
     tile_starts,  # [max_requests + 1]
-    first_requests,  # [PROGRAMS]
+    programs,  # [PROGRAMS, RECORD]
     score_offsets,  # [max_requests]
     levels,  # [KV_HEADS, score_capacity] int16, written
     histogram,  # [max_requests, KV_HEADS, LEVELS], added to
     partial_out,  # [PROGRAMS + max_requests * KV_HEADS, DIM, COLUMNS], scratch
     partial_stats,  # [PROGRAMS + max_requests * KV_HEADS, 2, COLUMNS], scratch
     arrivals,  # [max_requests * KV_HEADS], 0 before and after
-    batch,
     scale,
     softcap,
     window,
@@ -155,7 +151,7 @@ def verify_kernel(
     DIM: tl.constexpr,  # HEAD_DIM, padded to a power of two
     TILE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
-    PROGRAMS: tl.constexpr,
+    RECORD: tl.constexpr,
     SCORE: tl.constexpr,  # "none", "weight", "logit"
     COUNT: tl.constexpr,  # whether the histogram is filled
     ALL_ROWS: tl.constexpr,
@@ -169,10 +165,18 @@ def verify_kernel(
 ):  # fmt: skip
     """One program works through its share of the tiles, one request's head after another."""
     program = tl.program_id(0)
-    share = tl.cdiv(tl.load(tile_starts + batch) * KV_HEADS, PROGRAMS)
-    unit = program * share
-    stop = tl.minimum(unit + share, tl.load(tile_starts + batch) * KV_HEADS)
-    request = tl.load(first_requests + program)
+    record = programs + program * RECORD
+    request = tl.load(record)
+    head = tl.load(record + 1)
+    tile = tl.load(record + 2)
+    units = tl.load(record + 3)
+    tiles = tl.load(record + 4)
+    head_start = tl.load(record + 5)
+    row_start = tl.load(record + 6)
+    query_len = tl.load(record + 7)
+    seq_len = tl.load(record + 8)
+    score_offset = tl.load(record + 9)
+    share = tl.load(record + 10)
 
     column = tl.arange(0, COLUMNS)
     dim = tl.arange(0, DIM)
@@ -184,20 +188,9 @@ def verify_kernel(
     if VALUE_SCALE:
         out_scale = tl.load(value_scale)
 
-    while unit < stop:
-        while tl.load(tile_starts + request + 1) * KV_HEADS <= unit:
-            request += 1
-        before = tl.load(tile_starts + request)
-        tiles = tl.load(tile_starts + request + 1) - before
-        head = (unit - before * KV_HEADS) // tiles
-        head_start = before * KV_HEADS + head * tiles
-        tile = unit - head_start
-        tile_stop = tl.minimum(tiles, tile + stop - unit)
-        unit += tile_stop - tile
-
-        row_start = tl.load(query_start_loc + request)
-        query_len = tl.load(query_start_loc + request + 1) - row_start
-        seq_len = tl.load(seq_lens + request)
+    while units > 0:
+        tile_stop = tl.minimum(tiles, tile + units)
+        units -= tile_stop - tile
         prefix = seq_len - query_len + 1
         if WINDOW:
             skipped = tl.maximum(prefix - window, 0) // TILE
@@ -207,9 +200,6 @@ def verify_kernel(
         real = row < query_len
         query_head = head * GROUP + column % GROUP
         query_offset = (row_start + row).to(tl.int64) * stride_query_row + query_head * stride_query_head
-        q = tl.load(
-            query + query_offset[None, :] + dim[:, None], mask=real[None, :] & (dim < HEAD_DIM)[:, None], other=0.0
-        )
         block_table_row = block_table + request.to(tl.int64) * stride_table
         key_base = key_cache + head.to(tl.int64) * stride_key_head
         value_base = value_cache + head.to(tl.int64) * stride_value_head
@@ -217,8 +207,11 @@ def verify_kernel(
         sample = tl.arange(0, _SAMPLE_KEYS)
         sample += tl.where(sample >= _SAMPLE_FIRST, tl.maximum(seq_len - _SAMPLE_KEYS, 0), 0)
         block, place = physical(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
+        q = tl.load(
+            query + query_offset[None, :] + dim[:, None], mask=real[None, :] & (dim < HEAD_DIM)[:, None], other=0.0
+        )
         token = token_offset(block, place, stride_key_block, stride_key_place)
-        key = load_tile(key_base, token, sample < seq_len, HEAD_DIM, DIM, True)
+        key = load_tile(key_base, token, sample < seq_len, HEAD_DIM, DIM)
         raw = tl.dot(key.to(q.dtype), q) * qk_scale
         seen = _visible(sample, row_position, window, WINDOW) & (sample < seq_len)[:, None]
         lowest = _log2_sum_exp2(tl.where(seen, capped(raw, softcap, SOFTCAP), float("-inf")))
@@ -251,14 +244,10 @@ def verify_kernel(
                 anchor = tl.max(tl.where(sample < prefix, chosen, float("-inf")), 0)
             elif not SOFTCAP:
                 anchor = 0.0 + SHIFT
-            offset = tl.load(score_offsets + request)
-            score_stop = tl.where(offset >= 0, prefix, 0)
-            level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(offset, 0)
+            score_stop = tl.where(score_offset >= 0, prefix, 0)
+            level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
             histogram_row = histogram + (request * KV_HEADS + head).to(tl.int64) * LEVELS
 
-        full = tl.minimum(tl.maximum(prefix // TILE, tile), tile_stop)
-        if WINDOW:
-            full = tile
         acc = tl.zeros([DIM, COLUMNS], tl.float32)
         sums = tl.zeros([COLUMNS], tl.float32)
         attempt = 0
@@ -268,20 +257,11 @@ def verify_kernel(
             acc, tile_sums = _attend_tiles(
                 acc, tile_sums, q, reference, cap_reference, scored_column, anchor, per_score,
                 key_base, value_base, block_table_row, level_row, histogram_row,
-                tile, full, seq_len, score_stop, row_position,
+                tile, tile_stop, seq_len, score_stop, row_position,
                 qk_scale, softcap, window, block_size,
                 stride_key_block, stride_key_place, stride_value_block, stride_value_place,
                 SCORE, COUNT, STEPS, FLOOR, LEVELS, HEAD_DIM, DIM, TILE, BLOCK_SIZE,
-                SAME_STRIDES, SOFTCAP, WINDOW, False, STAGES,
-            )  # fmt: skip
-            acc, tile_sums = _attend_tiles(
-                acc, tile_sums, q, reference, cap_reference, scored_column, anchor, per_score,
-                key_base, value_base, block_table_row, level_row, histogram_row,
-                full, tile_stop, seq_len, score_stop, row_position,
-                qk_scale, softcap, window, block_size,
-                stride_key_block, stride_key_place, stride_value_block, stride_value_place,
-                SCORE, COUNT, STEPS, FLOOR, LEVELS, HEAD_DIM, DIM, TILE, BLOCK_SIZE,
-                SAME_STRIDES, SOFTCAP, WINDOW, True, STAGES if WINDOW else 2,
+                SAME_STRIDES, SOFTCAP, WINDOW, STAGES,
             )  # fmt: skip
             sums = tl.sum(tile_sums, 0)
             trusted = tl.min(tl.where(sums < LIMIT, 1, 0), 0)
@@ -322,3 +302,17 @@ def verify_kernel(
             )
             if LSE:
                 tl.store(lse + place_out * stride_lse_row + query_head, (reference + tl.log2(sums)) * _LN2, mask=real)
+
+        head_start += tiles
+        tile = 0
+        head += 1
+        if (head == KV_HEADS) & (units > 0):
+            head = 0
+            request += 1
+            while tl.load(tile_starts + request + 1) * KV_HEADS <= head_start:  # a padding row
+                request += 1
+            tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
+            row_start = tl.load(query_start_loc + request)
+            query_len = tl.load(query_start_loc + request + 1) - row_start
+            seq_len = tl.load(seq_lens + request)
+            score_offset = tl.load(score_offsets + request)
