@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from vegas_spec.models import Step, fetch
 
@@ -29,13 +29,21 @@ def fetch_showing_progress(name: str, console: Console | None = None) -> Path:
     )
     seen: Step | None = None
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name)
+        task = bar.add_task(name, size="")
 
         def show(step: Step, done: int, total: int) -> None:
             nonlocal seen
             if step != seen and not console.is_terminal:
                 console.print(f"{name}: {_SAYS[step]}", highlight=False)
             seen = step
-            bar.update(task, description=f"{name}: {_SAYS[step]}", completed=done, total=total or None)
+            # The converted file is written in one go at the end: its bytes say nothing until then.
+            counts = step in ("downloading", "checking")
+            bar.update(
+                task,
+                description=f"{name}: {_SAYS[step]}",
+                completed=done,
+                total=total if counts else None,
+                size=f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if counts else "",
+            )
 
         return fetch(name, show)
