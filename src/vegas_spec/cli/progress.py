@@ -23,8 +23,7 @@ def fetch_showing_progress(name: str, console: Console | None = None) -> Path:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
     seen: Step | None = None
