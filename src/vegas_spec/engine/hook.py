@@ -13,9 +13,23 @@ from torch import Tensor
 
 from vegas_spec.engine.attention import AttentionParams
 from vegas_spec.engine.steps import Step
+from vegas_spec.engine.support import ModelError
 
 NAME = "vegas"
 STEP_ARGUMENT = "vegas_step"
+
+
+_WITHOUT_EFFECT = {
+    "dropout",  # none in evaluation
+    "is_causal",  # the module's own says it
+    "position_ids",  # queries and keys are position-encoded already
+    "use_cache",
+    "return_dict",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+}
+"""Keyword arguments that change nothing about the attention computed here."""
 
 
 def register() -> None:
@@ -60,8 +74,12 @@ def attention(
     ------
     RuntimeError
         If the model is run other than by the engine.
+    ModelError
+        If the layer attends in a way that a step does not know.
 
     """
+    if attention_mask is not None or not getattr(module, "is_causal", True) or not kwargs.keys() <= _WITHOUT_EFFECT:
+        _refuse(module, attention_mask, kwargs)
     if vegas_step is None:
         raise RuntimeError(
             "attn_implementation='vegas' works only inside vegas_spec.LLM; "
@@ -71,3 +89,13 @@ def attention(
     params = AttentionParams(scale, sliding_window, softcap, s_aux)
     out = vegas_step.attend(int(module.layer_idx), query[0], key[0], value[0], params)  # type: ignore[arg-type]
     return out[None], None
+
+
+def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+    if attention_mask is not None:
+        raise ModelError("its layers weigh keys by a mask of their own")
+    if not getattr(module, "is_causal", True):
+        raise ModelError("its attention is not causal")
+    for name in kwargs.keys() - _WITHOUT_EFFECT:
+        if kwargs[name] is not None and kwargs[name] is not False:
+            raise ModelError(f"its attention depends on {name!r}, which Vegas does not know")

@@ -43,6 +43,7 @@ class Model:
     def __init__(self, module: Any, tokenizer: Any | None, name: str) -> None:
         check_supported(module.config, name)
         hook.register()
+        own_attention = module.config._attn_implementation
         module.set_attn_implementation(hook.NAME)
         self.module = module.eval()
         self.tokenizer = tokenizer
@@ -50,7 +51,11 @@ class Model:
         self.device: torch.device = module.device
         self.dtype: torch.dtype = module.dtype
         self.vocab_size: int = module.config.vocab_size
-        self.layers = self._look_at_layers()
+        try:
+            self.layers = self._look_at_layers()
+        except ModelError:
+            module.set_attn_implementation(own_attention)
+            raise
 
     @property
     def context_length(self) -> int:
@@ -61,7 +66,7 @@ class Model:
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end an output, from the generation config and the model's."""
         eos = self.module.generation_config.eos_token_id if self.module.generation_config is not None else None
-        eos = self.module.config.eos_token_id if eos is None else eos
+        eos = getattr(self.module.config, "eos_token_id", None) if eos is None else eos
         return frozenset(() if eos is None else eos if isinstance(eos, list) else (eos,))
 
     def forward(self, token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
@@ -95,14 +100,20 @@ class Model:
 
     def _look_at_layers(self) -> list[LayerSpec]:
         look = _Look()
-        with torch.inference_mode():
-            self.forward([0], [0], look, [0])
-        layers = look.layers
-        expected = self.module.config.num_hidden_layers
-        if [layer.index for layer in layers] != list(range(expected)):
+        layers, expected = look.layers, self.module.config.num_hidden_layers
+        reason = None
+        try:
+            with torch.inference_mode():
+                self.forward([0], [0], look, [0])
+        except ModelError as error:
+            reason = f"{error}."
+        except Exception as error:
+            reason = f"its layers do not run through transformers' attention interface ({type(error).__name__})."
+        if reason is None and [layer.index for layer in layers] != list(range(expected)):
+            reason = f"{len(layers)} of its {expected} layers run through transformers' attention interface."
+        if reason is not None:
             raise ModelError(
-                f"{self.name} is of type {self.module.config.model_type!r}, which is not supported: "
-                f"{len(layers)} of its {expected} layers run through transformers' attention interface."
+                f"{self.name} is of type {self.module.config.model_type!r}, which is not supported: {reason}"
             )
         return layers
 
@@ -115,7 +126,7 @@ class _Look(Step):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         if key.shape != value.shape:
-            raise ModelError("models whose keys and values differ in size are not supported")
+            raise ModelError("its keys and values differ in size")
         self.layers.append(LayerSpec(layer, query.shape[0], key.shape[0], query.shape[2], params.sliding_window))
         return torch.zeros_like(query).transpose(0, 1)
 

@@ -49,7 +49,7 @@ def _reason_against(config: Any) -> str | None:
         return "its layers share keys and values."
     if has("use_bidirectional_attention"):
         return "its attention is bidirectional."
-    if has("index_topk"):
+    if has("index_topk") or has("index_topk_blocks"):
         return "it selects keys by an indexer of its own."
     if other := layer_types - _FULL_OR_SLIDING:
         return f"it has layers of type {', '.join(sorted(other))}; only full and sliding attention can be drafted from."
