@@ -131,7 +131,8 @@ class Engine:
                 logits = self.model.forward(tokens, positions, phases.draft(rows), range(len(rows)))
                 for request, row, row_logits in zip(active, rows, logits, strict=True):
                     # Broken logits must not stop a draft: verification judges whatever was drafted.
-                    token, probs = request.sampler.choose(row_logits.nan_to_num(nan=0.0), request.drafts)
+                    usable = row_logits if _are_numbers(row_logits) else torch.zeros_like(row_logits)
+                    token, probs = request.sampler.choose(usable, request.drafts)
                     request.drafts.append(token)
                     if probs is not None:
                         request.draft_probs.append(probs)
@@ -184,7 +185,7 @@ class Engine:
 
     def _accept(self, request: Request, logits: Tensor) -> int:
         first = request.prefix_len == len(request.output.prompt_token_ids)
-        if bool(logits.isnan().any()):
+        if not _are_numbers(logits):
             position = request.prefix_len
             request.fail(f"the model's logits for position {position} are not numbers; its weights or dtype are broken")
             return 0
@@ -233,3 +234,8 @@ def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, con
             f"per KV head; got {model.dtype} with {config}. Use attention='torch' instead"
         )
     return KernelPhases if covered else TorchPhases
+
+
+def _are_numbers(logits: Tensor) -> bool:
+    """Whether every row has a law: no NaN, no infinite maximum; single tokens may be excluded by ``-inf``."""
+    return bool(logits.amax(-1).isfinite().all())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import operator
+import os
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, cast, get_args
@@ -38,7 +40,7 @@ class LLM:
 
     Parameters
     ----------
-    model : str or transformers.PreTrainedModel
+    model : str, os.PathLike or transformers.PreTrainedModel
         Hub id, folder, GGUF file, or a loaded model (which then belongs to this engine).
     tokenizer : transformers.PreTrainedTokenizerBase, optional
         For a loaded model; the others bring their own.
@@ -86,9 +88,18 @@ class LLM:
         check_int("prefill_chunk_size", prefill_chunk_size, 1)
         check_choice("attention", attention, get_args(AttentionChoice))
         check_int("seed", seed, 0)
-        if isinstance(model, str):
-            self.model = load_model(model, dtype=dtype, device=device, revision=revision)
+        if isinstance(model, str | os.PathLike):
+            if tokenizer is not None:
+                raise invalid("tokenizer", "left out: a model that is loaded by name brings its own", tokenizer)
+            self.model = load_model(os.fspath(model), dtype=dtype, device=device, revision=revision)
         else:
+            for option, value, default in (
+                ("dtype", dtype, "auto"),
+                ("device", device, "auto"),
+                ("revision", revision, None),
+            ):
+                if value != default:
+                    raise invalid(option, "left out: a loaded model keeps its own", value)
             self.model = Model(model, tokenizer, type(model).__name__)
         self.max_model_len = self.model.context_length
         if max_model_len is not None:
@@ -229,6 +240,8 @@ class LLM:
         bad = next((token for token in tokens if not 0 <= token < self.model.vocab_size), None)
         if bad is not None:
             raise InputError(f"prompt {number} holds token {bad}; token ids go from 0 to {self.model.vocab_size - 1}")
+        if params.stop and self.model.tokenizer is None:
+            raise invalid("stop", "empty, since this model came without a tokenizer to see text with", params.stop)
         room = self.max_model_len - len(tokens)
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         output = RequestOutput(
@@ -250,7 +263,13 @@ class LLM:
 
     def _tokenize(self, prompt: Prompt) -> list[int]:
         if not isinstance(prompt, str):
-            return list(prompt["prompt_token_ids"])
+            try:
+                return [operator.index(token) for token in prompt["prompt_token_ids"]]
+            except (TypeError, KeyError, IndexError):
+                shown = repr(prompt)[:60]
+                raise InputError(
+                    f"a prompt is text or {{'prompt_token_ids': [...]}} with whole numbers; got {shown}"
+                ) from None
         if self.model.tokenizer is None:
             raise invalid("prompts", "token ids, since this model came without a tokenizer", prompt[:40])
         if not prompt:
