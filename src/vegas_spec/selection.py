@@ -17,7 +17,7 @@ NO_POSITION = -1
 
 def score_rows(
     logits: Tensor,
-    visible: Tensor,
+    visible: Tensor | None,
     num_kv_heads: int,
     score: Score,
     granularity: Granularity,
@@ -34,8 +34,9 @@ def score_rows(
     ----------
     logits : Tensor
         Scaled query-key products before softmax (and before a soft-cap), shape ``[rows, num_query_heads, keys]``.
-    visible : Tensor
-        Whether row ``t`` may see key ``i``, bool, shape ``[rows, keys]``.
+    visible : Tensor or None
+        Whether row ``t`` may see key ``i``, bool, shape ``[rows, keys]``. None if logits of keys that a row may not
+        see are ``-inf`` already; for ``logit`` such a key's score is then ``-inf``.
     num_kv_heads : int
         Query head ``h`` reads KV head ``h // (num_query_heads // num_kv_heads)``.
     score : {"weight", "logit"}
@@ -52,18 +53,21 @@ def score_rows(
 
     """
     rows, heads, keys = logits.shape
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    hidden = ~visible[:, None, :]
+    # Weights of half-precision logits stay in half precision (their own rounding is coarser); sums are float32.
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if score == "weight":
-        logits = logits.masked_fill(hidden, -torch.inf)
+        if visible is not None:
+            logits = logits.masked_fill(~visible[:, None, :], -torch.inf)
         if sinks is not None:
             column = sinks.to(logits)[None, :, None].expand(rows, heads, 1)
             logits = torch.cat([logits, column], dim=-1)
         per_row = torch.softmax(logits, dim=-1)[..., :keys]
     else:
-        per_row = logits.masked_fill(hidden, 0.0)
+        per_row = logits
+        if visible is not None:
+            per_row = per_row.masked_fill(~visible[:, None, :], 0.0)
     groups = num_kv_heads if granularity == "kv_head" else 1
-    return per_row.sum(0).view(groups, heads // groups, keys).sum(1)
+    return per_row.view(rows, groups, heads // groups, keys).sum((0, 2), dtype=dtype)
 
 
 def budgets(prefix_lens: Tensor, config: VegasConfig) -> Tensor:
@@ -97,17 +101,31 @@ def select_positions(scores: Tensor, prefix_lens: Tensor, counts: Tensor) -> Ten
     if width == 0:
         return out
     in_prefix = torch.arange(keys, device=scores.device) < prefix_lens[:, None, None]
-    scores = scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).masked_fill(~in_prefix, -torch.inf)
-    counts = counts[:, None, None].long()
-    best = torch.topk(scores, width, dim=-1).values
-    # A request with an empty budget has no last chosen score; its threshold is never used because it keeps nothing.
-    threshold = best.gather(-1, (counts - 1).clamp(min=0).expand(*scores.shape[:-1], 1))
+    # A NaN equals nothing, itself included.
+    scores = torch.where(in_prefix & (scores == scores), scores, -torch.inf)
+    best, positions = torch.topk(scores, width, dim=-1)
+    column = torch.arange(width, device=scores.device)
+    kept = (column < counts[:, None, None]).expand_as(positions)
+    # The last score chosen, by which the row's ties are found; where nothing is chosen, any will do.
+    last = (counts[:, None, None].long() - 1).clamp(min=0).expand(*scores.shape[:-1], 1)
+    threshold = best.gather(-1, last)
+    ambiguous = (scores == threshold).sum(-1) != ((best == threshold) & kept).sum(-1)
+    out.copy_(positions.masked_fill(~kept, keys).sort(-1).values).masked_fill_(~kept, NO_POSITION)
+    if bool(ambiguous.any()):
+        tied = _largest_of_ties(
+            scores[ambiguous], threshold[ambiguous], in_prefix.expand_as(scores)[ambiguous], kept[ambiguous]
+        )
+        out[ambiguous] = tied
+    return out
+
+
+def _largest_of_ties(scores: Tensor, threshold: Tensor, in_prefix: Tensor, kept: Tensor) -> Tensor:
+    """Give the positions above the threshold and the largest of those at it, int64, shape ``[rows, width]``."""
     above = scores > threshold
     tied = (scores == threshold) & in_prefix
-    room = counts - above.sum(-1, keepdim=True)
+    room = kept.sum(-1, keepdim=True) - above.sum(-1, keepdim=True)
     from_the_right = tied.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
-    chosen = (above | (tied & (from_the_right <= room))) & (counts > 0)
-    column = chosen.cumsum(-1, dtype=torch.int32) - 1
-    *lead, position = chosen.nonzero(as_tuple=True)
-    out[(*lead, column[chosen].long())] = position
+    chosen = above | (tied & (from_the_right <= room))
+    out = torch.full(kept.shape, NO_POSITION, dtype=torch.int64, device=scores.device)
+    out[kept] = chosen.nonzero()[:, 1]
     return out

@@ -171,5 +171,7 @@ def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Scaled products before softmax and soft-cap, shape ``[rows, num_query_heads, keys]``; shapes as in `attend`."""
     heads, rows, dim = query.shape
     grouped = (query * scale).reshape(key.shape[0], -1, dim)
-    logits = torch.matmul(grouped, key.transpose(-1, -2))
+    # A matrix product takes the keys as they lie; a batched one copies what is not contiguous.
+    products = [torch.mm(head_rows, keys.t()) for head_rows, keys in zip(grouped, key, strict=True)]
+    logits = products[0] if len(products) == 1 else torch.stack(products)
     return logits.view(heads, rows, key.shape[1]).transpose(0, 1)

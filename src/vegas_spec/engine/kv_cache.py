@@ -80,10 +80,11 @@ class DraftCache:
     def gather(self, layer: int, positions: Tensor, start: int, stop: int) -> None:
         """Take the selected positions, int64 of shape ``[num_kv_heads or 1, k]``, and all of ``[start, stop)``."""
         keys, values = self._cache.keys[layer][self._slot], self._cache.values[layer][self._slot]
-        heads = torch.arange(keys.shape[0], device=keys.device)[:, None]
         count = positions.shape[1]
-        self._keys[layer][:, :count] = keys[heads, positions]
-        self._values[layer][:, :count] = values[heads, positions]
+        for head in range(keys.shape[0]):
+            own = positions[min(head, positions.shape[0] - 1)]
+            torch.index_select(keys[head], 0, own, out=self._keys[layer][head, :count])
+            torch.index_select(values[head], 0, own, out=self._values[layer][head, :count])
         self._filled[layer] = count
         self.append(layer, *self._cache.read(layer, self._slot, start, stop))
 

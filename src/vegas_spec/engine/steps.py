@@ -72,12 +72,19 @@ class ScoreBuffer:
         """
         rows, keys = mask.shape
         prefix = keys - rows + 1
+        group = query.shape[0] // key.shape[0]
         for depth, chosen in enumerate(self._row_sets(rows)):
-            logits = query_key_logits(query[:, chosen], key, params.scale)
-            scores = score_rows(
-                logits, mask.visible[chosen], key.shape[0], self.request.score, self.request.granularity, params.sinks
-            )
-            self._scores[depth, self._index[layer], place, : scores.shape[0], :prefix] = scores[:, :prefix]
+            hidden = ~mask.visible[chosen, prefix:]
+            into = self._scores[depth, self._index[layer], place]
+            # One KV head at a time: its logits stay in the processor's cache until they are summed.
+            for head in range(key.shape[0]):
+                own = slice(head * group, (head + 1) * group)
+                logits = query_key_logits(query[own, chosen], key[head : head + 1], params.scale)
+                # Every row sees the whole prefix; only what came since is hidden from the earlier rows.
+                logits[..., prefix:].masked_fill_(hidden[:, None], -torch.inf)
+                sinks = None if params.sinks is None else params.sinks[own]
+                scores = score_rows(logits, None, 1, self.request.score, "layer", sinks)
+                into[min(head, into.shape[0] - 1), :prefix] += scores[0, :prefix]
 
     def _row_sets(self, count: int) -> list[list[int]]:
         match self.request.rows:
