@@ -8,8 +8,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from vegas_spec.ops.levels import LEVELS, to_levels
-from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.plan import VerifyPlan, parts_of
 from vegas_spec.ops.select_kv import FIRST_POSITIONS, launch, merge_heads, reference, select_kv
+from vegas_spec.ops.tuning import VerifyTuning
 from vegas_spec.selection import select_positions
 
 POISON = -7
@@ -20,7 +21,7 @@ def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacit
     plan = VerifyPlan.allocate(
         num_heads=kv_heads, num_kv_heads=kv_heads, head_dim=64, max_query_len=1, max_requests=len(prefix_lens) + 1,
         score_capacity=sum(prefix_lens) + 16 * len(prefix_lens) if capacity is None else capacity,
-        granularity=granularity, device=device,
+        granularity=granularity, device=device, tuning=VerifyTuning(tile=32, programs_per_multiprocessor=3),
     )  # fmt: skip
     seq_lens = torch.tensor(prefix_lens, dtype=torch.int32, device=device)
     bounds = torch.arange(len(prefix_lens) + 1, dtype=torch.int32, device=device)
@@ -32,14 +33,17 @@ def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacit
 
 
 def count_levels(plan, prefix_lens):
-    plan.histogram.zero_()
+    plan.histogram.fill_(POISON)  # select_kv reads only the parts that verification counts
     if plan.granularity == "layer":
         return
     for request, n in enumerate(prefix_lens):
         offset = int(plan.score_offsets[request])
-        for head in range(plan.groups if offset >= 0 else 0):
-            counted = torch.bincount(plan.levels[head, offset : offset + n].int().cpu(), minlength=LEVELS)
-            plan.histogram[request, head] = counted.int().to(plan.histogram.device)
+        for head in range(plan.groups if offset >= 0 and n else 0):
+            level = plan.levels[head, offset : offset + n].int().cpu()
+            for slot, first, last in parts_of(
+                plan.programs, plan.tile_starts, request, head, plan.groups, plan.tuning.tile, n
+            ):
+                plan.histogram[slot] = torch.bincount(level[first:last], minlength=LEVELS).int()
 
 
 def make_table(prefix_lens, tail, block_size, device, seed=0):
@@ -55,9 +59,9 @@ def run(function, plan, counts, table, *, block_size=16, score="weight", tail=0,
     positions = torch.full_like(slots, POISON)
     levels, histogram = plan.levels.clone(), plan.histogram.clone()
     function(
-        levels, histogram, plan.prefix_lens, plan.score_offsets, counts, table, slots, positions, block_size, tail, score
-    )
-    assert not histogram.any(), "the histogram is left clean for the next layer"
+        levels, histogram, plan.programs, plan.tile_starts, plan.prefix_lens, plan.score_offsets, counts, table,
+        slots, positions, block_size, tail, score, plan.tuning.tile,
+    )  # fmt: skip
     return slots, positions
 
 

@@ -46,7 +46,7 @@ def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends"
         query, batch.key_cache, batch.value_cache, batch.block_table, batch.query_start_loc, batch.seq_lens,
         sinks, *scales, plan.tile_starts, plan.programs, plan.score_offsets,
         out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
-        batch.query.shape[-1] ** -0.5, softcap, plan.window or 0, score, rows,
+        batch.query.shape[-1] ** -0.5, softcap, plan.window or 0, score, rows, plan.granularity == "kv_head",
         plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
     )  # fmt: skip
     return out, lse, plan.levels.clone(), plan.histogram.clone()
@@ -67,7 +67,7 @@ def check(batch: Batch, device: torch.device, *, window=None, tolerance=2e-2, le
     assert not plan.arrivals.any()
     for first, second in zip((out, lse, levels, histogram), again, strict=True):
         assert torch.equal(first.nan_to_num(7.0), second.nan_to_num(7.0)), "two runs differ"
-    want_out, want_lse, want_levels, _ = run(reference, batch, plan, **options)
+    want_out, want_lse, want_levels, want_histogram = run(reference, batch, plan, **options)
     assert torch.equal(lse.isnan(), want_lse.isnan())
     error = (out.double() - want_out).nan_to_num().norm() / want_out.nan_to_num().norm().clamp(min=1e-9)
     assert error < tolerance, error
@@ -81,13 +81,9 @@ def check(batch: Batch, device: torch.device, *, window=None, tolerance=2e-2, le
     assert off.max() <= level_slack, off.max()
     assert (off > 0).float().mean() < 0.05
     assert histogram.sum() == (levels >= 0).sum()
-    for request, offset in enumerate(plan.score_offsets.tolist()[: len(batch.seq_lens)]):
-        n = int(plan.prefix_lens[request])
-        if offset < 0 or n == 0 or options.get("score", "weight") == "none":
-            continue
-        for head in range(levels.shape[0]):
-            counted = torch.bincount(levels[head, offset : offset + n].int(), minlength=LEVELS)
-            assert torch.equal(counted.int(), histogram[request, head])
+    assert torch.equal(histogram.sum(0), torch.bincount(levels[levels >= 0].int(), minlength=LEVELS))
+    moved = (histogram - want_histogram).abs().sum(-1) > 2 * level_slack * (off > 0).sum()
+    assert not moved.any(), "a part's scores were counted elsewhere"
 
 
 def test_ragged_batch(device):
@@ -168,7 +164,7 @@ def test_nan_and_infinite_logits_have_the_lowest_level(device):
     assert (levels[0, :64] > 0).all()
     assert out[0, 0].isnan().all()
     assert out[0, 1].isfinite().all()
-    assert histogram[0].sum(-1).tolist() == [200, 200]
+    assert histogram.sum() == 400
 
 
 def test_requests_without_room_are_counted_and_nothing_else_is_written(device):

@@ -14,6 +14,9 @@ from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, 
 from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, verify_tuning
 
+MERGED_PARTS = 32
+"""Parts of a request whose heads select together."""
+
 RECORD = 16
 """Integers per program: request, head, tile, units, tiles, head_start, row_start, query_len, seq_len, score_offset,
 share, the rest unused."""
@@ -50,10 +53,12 @@ class VerifyPlan:
     levels : Tensor
         Score levels of every prefix position, int16, shape ``[num_kv_heads, score_capacity]``.
     histogram : Tensor
-        How often each level occurs, int32, shape ``[max_requests, groups, LEVELS]``, groups being KV heads or 1. Zero
-        between layers: verification counts (selection, where all KV heads select together), selection clears.
+        How often each level occurs in each part, int32, shape ``[slots, LEVELS]``. A part is what one program scores of
+        one request's head (or, where all heads select together, one of `MERGED_PARTS` shares of a request). Written
+        anew by every scoring.
     partial_out, partial_stats, arrivals : Tensor
-        Parts of requests that more than one program worked on, and how many have been written.
+        Output of requests that more than one program worked on, by part, and how many parts have been written. Part
+        ``i`` of pair ``request * num_kv_heads + head`` has slot ``first program + i + pair``.
 
     """
 
@@ -129,7 +134,8 @@ class VerifyPlan:
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
         num_programs = multiprocessors * tuning.programs_per_multiprocessor
         pairs = max_requests * num_kv_heads
-        scored = max_requests if score_capacity else 0
+        parts = num_programs + pairs
+        counted = 0 if score_capacity == 0 else parts if granularity == "kv_head" else max_requests * MERGED_PARTS
 
         def ints(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
@@ -137,7 +143,6 @@ class VerifyPlan:
         def floats(*shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.float32, device=device)
 
-        parts = num_programs + pairs
         return cls(
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
@@ -153,7 +158,7 @@ class VerifyPlan:
             score_offsets=ints(max_requests),
             dropped=ints(1),
             levels=torch.zeros((num_kv_heads, score_capacity), dtype=torch.int16, device=device),
-            histogram=ints(scored, num_kv_heads if granularity == "kv_head" else 1, LEVELS),
+            histogram=ints(counted, LEVELS),
             partial_out=floats(parts, triton.next_power_of_2(head_dim), triton.next_power_of_2(max(columns, 16))),
             partial_stats=floats(parts, 2, triton.next_power_of_2(max(columns, 16))),
             arrivals=ints(pairs),
@@ -271,6 +276,23 @@ class VerifyPlan:
             RECORD=RECORD,
             num_warps=4,
         )
+
+
+def parts_of(
+    programs: Tensor, tile_starts: Tensor, request: int, head: int, kv_heads: int, tile: int, prefix: int
+) -> list[tuple[int, int, int]]:
+    """Slot, first position and end of every part of a request's head, as the kernels compute them."""
+    share, before = int(programs[0, 10]), int(tile_starts[request])
+    tiles = int(tile_starts[request + 1]) - before
+    head_start = before * kv_heads + head * tiles
+    first = head_start // share
+    bounds = [max(0, program * share - head_start) for program in range(first, (head_start + tiles - 1) // share + 1)]
+    ends = [*bounds[1:], tiles]
+    pair = request * kv_heads + head
+    return [
+        (first + part + pair, min(start * tile, prefix), min(end * tile, prefix))
+        for part, (start, end) in enumerate(zip(bounds, ends, strict=True))
+    ]
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from torch import Tensor
 from vegas_spec.config import Score
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_last_dim, check_tensor, refuse
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
-from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
 from vegas_spec.ops.tuning import SELECT
 
 FIRST_POSITIONS = 16
@@ -44,7 +44,7 @@ def select_kv(
     Parameters
     ----------
     plan : VerifyPlan
-        Prepared in this step; `verify_attention` has scored with it. ``plan.histogram`` is cleared (of ``batch`` requests).
+        Prepared in this step; `verify_attention` has scored with it.
     counts : Tensor
         Positions to choose, int32, shape ``[batch]``; what exceeds the prefix is cut off. Read on the device.
     block_table : Tensor
@@ -84,13 +84,15 @@ def select_kv(
     check_last_dim("block_table", block_table)
     for name, tensor in (("slots", slots), ("positions", positions)):
         if tensor is not None:
-            check_tensor(name, tensor, (batch, plan.groups, None if name == "slots" else slots.shape[2]), (torch.int32,), device)
+            check_tensor(
+                name, tensor, (batch, plan.groups, None if name == "slots" else slots.shape[2]), (torch.int32,), device
+            )
             check_contiguous(name, tensor)
     if tail < 0 or tail > slots.shape[2]:
         raise refuse("tail", "from 0 to the width of slots", tail)
     torch.ops.vegas_spec.select_kv(
-        plan.levels, plan.histogram, plan.prefix_lens, plan.score_offsets, counts, block_table, slots, positions,
-        block_size, tail, score,
+        plan.levels, plan.histogram, plan.programs, plan.tile_starts, plan.prefix_lens, plan.score_offsets,
+        counts, block_table, slots, positions, block_size, tail, score, plan.tuning.tile,
     )  # fmt: skip
     return slots
 
@@ -98,6 +100,8 @@ def select_kv(
 def launch(
     levels: Tensor,
     histogram: Tensor,
+    programs: Tensor,
+    tile_starts: Tensor,
     prefix_lens: Tensor,
     score_offsets: Tensor,
     counts: Tensor,
@@ -107,20 +111,26 @@ def launch(
     block_size: int,
     tail: int,
     score: str,
+    tile: int,
 ) -> None:
     """Run the Triton kernels."""
     batch, groups, width = slots.shape
     heads = levels.shape[0]
-    if groups != heads:
-        _merge_heads_kernel[(batch, SELECT.merge_programs)](
+    together = groups != heads
+    if together:
+        _merge_heads_kernel[(batch * MERGED_PARTS,)](
             levels, histogram, prefix_lens, score_offsets, levels.shape[1],
-            HEADS=heads, CHUNK=SELECT.merge_chunk, PROGRAMS=SELECT.merge_programs, WEIGHT=score == "weight",
+            HEADS=heads, CHUNK=SELECT.merge_chunk, PARTS=MERGED_PARTS, WEIGHT=score == "weight",
             STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS, num_warps=4,  # type: ignore[index]
         )  # fmt: skip
-    _select_kernel[(batch * groups,)](
-        slots, slots if positions is None else positions, levels, histogram, prefix_lens, score_offsets, counts,
-        block_table, block_table.stride(0), block_table.shape[1], levels.shape[1], width, tail, block_size,
-        GROUPS=groups, LEVELS=LEVELS, CHUNK=SELECT.chunk, POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
+    grid = batch * MERGED_PARTS if together else programs.shape[0] * SELECT.sharers
+    _select_kernel[(grid,)](
+        slots, slots if positions is None else positions, levels, histogram, programs, tile_starts, prefix_lens,
+        score_offsets, counts, block_table, block_table.stride(0), block_table.shape[1], levels.shape[1], width, tail,
+        block_size,
+        GROUPS=groups, TILE=tile, RECORD=programs.shape[1], SHARERS=SELECT.sharers,
+        PARTS=MERGED_PARTS if together else 0, LEVELS=LEVELS, CHUNK=SELECT.chunk, MERGED_CHUNK=SELECT.merge_chunk,
+        POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         TAIL=triton.next_power_of_2(max(tail, 1)), num_warps=SELECT.warps,
     )  # fmt: skip
@@ -129,6 +139,8 @@ def launch(
 def reference(
     levels: Tensor,
     histogram: Tensor,
+    programs: Tensor,
+    tile_starts: Tensor,
     prefix_lens: Tensor,
     score_offsets: Tensor,
     counts: Tensor,
@@ -138,6 +150,7 @@ def reference(
     block_size: int,
     tail: int,
     score: str,
+    tile: int,
 ) -> None:
     """Do the same in plain torch, one request after another."""
     batch, groups, width = slots.shape
@@ -164,7 +177,6 @@ def reference(
         slots[request, :, : chosen.shape[1]] = slot.masked_fill(~known, 0).int().to(slots.device)
         if positions is not None:
             positions[request, :, : chosen.shape[1]] = chosen.int().to(slots.device)
-    histogram[:batch] = 0
 
 
 def merge_heads(level: Tensor, score: str) -> Tensor:
@@ -185,25 +197,30 @@ _op.register_fake(lambda *_: None)
 @triton.jit
 def _merge_heads_kernel(
     levels,  # [HEADS, score_capacity] int16; row 0 becomes the sum
-    histogram,  # [max_requests, 1, LEVELS], added to
+    histogram,  # [max_requests * PARTS, LEVELS], written
     prefix_lens,  # [max_requests]
     score_offsets,  # [max_requests]
     score_capacity,
     HEADS: tl.constexpr,
     CHUNK: tl.constexpr,
-    PROGRAMS: tl.constexpr,
+    PARTS: tl.constexpr,
     WEIGHT: tl.constexpr,
     STEPS: tl.constexpr,
     FLOOR: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """Sum the heads' scores of one request; the programs of a request take turns over its chunks."""
-    request = tl.program_id(0)
+    """Sum the heads' scores of one part of a request, and count the sums."""
+    request = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
     prefix = tl.load(prefix_lens + request)
     offset = tl.load(score_offsets + request)
-    stop = tl.where(offset >= 0, prefix, 0)
-    row = levels + tl.maximum(offset, 0)
-    for start in range(tl.program_id(1) * CHUNK, stop, PROGRAMS * CHUNK):
+    share = tl.cdiv(tl.cdiv(prefix, PARTS), CHUNK) * CHUNK
+    stop = tl.where(offset >= 0, tl.minimum((part + 1) * share, prefix), 0)
+    row = levels + tl.multiple_of(tl.maximum(offset, 0), 16)
+    histogram_row = histogram + tl.program_id(0) * LEVELS
+    tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
+    tl.debug_barrier()  # every thread's zeros are there before another one counts
+    for start in range(part * share, stop, CHUNK):
         position = start + tl.arange(0, CHUNK)
         inside = position < stop
         if WEIGHT:
@@ -219,11 +236,14 @@ def _merge_heads_kernel(
                 merged += tl.load(row + head * score_capacity + position, mask=inside, other=0).to(tl.int32)
             merged = merged // HEADS
         tl.store(row + position, merged.to(tl.int16), mask=inside)
-        tl.atomic_add(histogram + request * LEVELS + merged, 1, mask=inside, sem="relaxed")
+        tl.atomic_add(histogram_row + merged, 1, mask=inside, sem="relaxed")
 
 
 @triton.jit
-def _write(slots, positions, index, position, mask, table_row, table_width, block_size, BLOCK_SIZE: tl.constexpr, POSITIONS: tl.constexpr):
+def _write(
+    slots, positions, index, position, mask, table_row, table_width, block_size,
+    BLOCK_SIZE: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
     """Store the slots (and positions) of chosen positions at their places in the list."""
     if BLOCK_SIZE > 0:
         block, place = position // BLOCK_SIZE, position % BLOCK_SIZE
@@ -237,11 +257,97 @@ def _write(slots, positions, index, position, mask, table_row, table_width, bloc
 
 
 @triton.jit
+def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
+    """The last level taken, how many of its smallest positions are not, and what the parts before `part` hold.
+
+    Returns the level, the ties to skip, and the positions above the level and at it in earlier parts.
+    """
+    COARSE: tl.constexpr = 64
+    FINE: tl.constexpr = LEVELS // COARSE
+    coarse_bin = tl.arange(0, COARSE)
+    fine_bin = tl.arange(0, FINE)
+    level = coarse_bin[:, None] * FINE + fine_bin[None, :]
+    total = tl.zeros([COARSE, FINE], tl.int32)
+    earlier = tl.zeros([COARSE, FINE], tl.int32)
+    for first in range(0, parts, 4):
+        for ahead in tl.static_range(4):  # four loads in flight
+            other = first + ahead
+            row = histogram + (first_slot + tl.minimum(other, parts - 1)).to(tl.int64) * LEVELS
+            counted = tl.load(row + level)
+            total += tl.where(other < parts, counted, 0)
+            earlier += tl.where(other < part, counted, 0)
+    coarse = tl.sum(total, 1)
+    coarse_level = tl.sum((tl.cumsum(coarse, 0, reverse=True) >= count).to(tl.int32), 0) - 1
+    above = tl.sum(tl.where(coarse_bin > coarse_level, coarse, 0), 0)
+    fine = tl.sum(tl.where(coarse_bin[:, None] == coarse_level, total, 0), 0)
+    fine_level = tl.sum((tl.cumsum(fine, 0, reverse=True) + above >= count).to(tl.int32), 0) - 1
+    above += tl.sum(tl.where(fine_bin > fine_level, fine, 0), 0)
+    ties = tl.sum(tl.where(fine_bin == fine_level, fine, 0), 0)
+    last_level = coarse_level * FINE + fine_level
+    above_before = tl.sum(tl.sum(tl.where(level > last_level, earlier, 0), 1), 0)
+    ties_before = tl.sum(tl.sum(tl.where(level == last_level, earlier, 0), 1), 0)
+    return last_level, ties - (count - above), above_before, ties_before
+
+
+@triton.jit
+def _select_part(
+    slots, positions, level_row, histogram, first_slot, part, parts, start, stop, prefix, count, offset,
+    table_row, table_width, width, tail, block_size,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Write what one part, the positions ``[start, stop)``, has of a request's list; the first part writes the tail."""
+    lane = tl.arange(0, CHUNK)
+    if offset >= 0:
+        level = tl.load(level_row + start + lane, mask=start + lane < stop, other=-1)
+        last_level, skipped_ties, above_before, ties_before = _threshold(
+            histogram, first_slot, part, parts, count, LEVELS
+        )
+        for first in range(start, stop, CHUNK):
+            position = first + lane
+            ahead = position + CHUNK
+            next_level = tl.load(level_row + ahead, mask=ahead < stop, other=-1)
+            is_above = (level > last_level).to(tl.int32)
+            is_tie = (level == last_level).to(tl.int32)
+            # Both running counts in one scan; a chunk has fewer than 2^15 positions.
+            both = is_above + (is_tie << 16)
+            running = tl.cumsum(both, 0)
+            tie_rank = ties_before + (running >> 16) - is_tie
+            index = above_before + (running & 0xFFFF) - is_above + tl.maximum(tie_rank - skipped_ties, 0)
+            taken = (is_above == 1) | ((is_tie == 1) & (tie_rank >= skipped_ties))
+            _write(
+                slots, positions, index, position, taken & (index < width), table_row, table_width, block_size,
+                BLOCK_SIZE, POSITIONS,
+            )  # fmt: skip
+            total = tl.sum(both, 0)
+            above_before += total & 0xFFFF
+            ties_before += total >> 16
+            level = next_level
+    if part == 0:
+        if offset < 0:
+            kept = tl.minimum(count, FIRST)
+            for first in range(0, count, CHUNK):
+                index = first + lane
+                position = tl.where(index < kept, index, prefix - count + index)
+                _write(
+                    slots, positions, index, position, index < tl.minimum(count, width), table_row, table_width,
+                    block_size, BLOCK_SIZE, POSITIONS,
+                )  # fmt: skip
+        step = tl.arange(0, TAIL)
+        _write(
+            slots, positions, count + step, prefix + step, (step < tail) & (count + step < width), table_row,
+            table_width, block_size, BLOCK_SIZE, POSITIONS,
+        )  # fmt: skip
+
+
+@triton.jit
 def _select_kernel(
     slots,  # [batch, GROUPS, width], written
     positions,  # [batch, GROUPS, width], written if POSITIONS
     levels,  # [heads, score_capacity] int16
-    histogram,  # [max_requests, GROUPS, LEVELS], cleared
+    histogram,  # [slots, LEVELS]
+    programs,  # [programs of the verification, RECORD]
+    tile_starts,  # [max_requests + 1]
     prefix_lens,  # [max_requests]
     score_offsets,  # [max_requests]
     counts,  # [batch]
@@ -253,79 +359,74 @@ def _select_kernel(
     tail,
     block_size,
     GROUPS: tl.constexpr,
+    TILE: tl.constexpr,
+    RECORD: tl.constexpr,
+    SHARERS: tl.constexpr,
+    PARTS: tl.constexpr,  # parts per request if GROUPS is 1 and the heads were summed, 0 otherwise
     LEVELS: tl.constexpr,
     CHUNK: tl.constexpr,
+    MERGED_CHUNK: tl.constexpr,
     POSITIONS: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
     TAIL: tl.constexpr,  # tail, padded to a power of two
 ):
-    """One program per request and group: the histogram names the last level taken, one pass takes what lies above."""
-    request = tl.program_id(0) // GROUPS
-    group = tl.program_id(0) % GROUPS
-    prefix = tl.load(prefix_lens + request)
-    count = tl.minimum(tl.load(counts + request), prefix)
-    offset = tl.load(score_offsets + request)
-    row = tl.program_id(0).to(tl.int64) * width
-    table_row = block_table + request.to(tl.int64) * stride_table
-    lane = tl.arange(0, CHUNK)
+    """Select where it was scored: a program's parts are those of one program of the verification.
 
-    if offset >= 0:
-        level_row = levels + group.to(tl.int64) * score_capacity + tl.multiple_of(offset, 16)
-        level = tl.load(level_row + lane, mask=lane < prefix, other=-1)
-        COARSE: tl.constexpr = 64
-        FINE: tl.constexpr = LEVELS // COARSE
-        coarse_bin = tl.arange(0, COARSE)
-        fine_bin = tl.arange(0, FINE)
-        bins = histogram + tl.program_id(0) * LEVELS + coarse_bin[:, None] * FINE + fine_bin[None, :]
-        counted = tl.load(bins)
-        tl.store(bins, tl.zeros([COARSE, FINE], tl.int32))
-        coarse = tl.sum(counted, 1)
-        coarse_level = tl.sum((tl.cumsum(coarse, 0, reverse=True) >= count).to(tl.int32), 0) - 1
-        above = tl.sum(tl.where(coarse_bin > coarse_level, coarse, 0), 0)
-        fine = tl.sum(tl.where(coarse_bin[:, None] == coarse_level, counted, 0), 0)
-        fine_level = tl.sum((tl.cumsum(fine, 0, reverse=True) + above >= count).to(tl.int32), 0) - 1
-        above += tl.sum(tl.where(fine_bin > fine_level, fine, 0), 0)
-        ties = tl.sum(tl.where(fine_bin == fine_level, fine, 0), 0)
-        last_level = coarse_level * FINE + fine_level
-        skipped_ties = ties - (count - above)  # the smallest positions among the ties
-
-        above_before = 0
-        ties_before = 0
-        for start in range(0, prefix, CHUNK):
-            position = start + lane
-            ahead = position + CHUNK
-            next_level = tl.load(level_row + ahead, mask=ahead < prefix, other=-1)
-            is_above = (level > last_level).to(tl.int32)
-            is_tie = (level == last_level).to(tl.int32)
-            # Both running counts in one scan; a chunk has fewer than 2^15 positions.
-            both = is_above + (is_tie << 16)
-            running = tl.cumsum(both, 0)
-            tie_rank = ties_before + (running >> 16) - is_tie
-            index = above_before + (running & 0xFFFF) - is_above + tl.maximum(tie_rank - skipped_ties, 0)
-            taken = (is_above == 1) | ((is_tie == 1) & (tie_rank >= skipped_ties))
-            _write(
-                slots + row, positions + row, index, position, taken & (index < width), table_row, table_width,
-                block_size, BLOCK_SIZE, POSITIONS,
+    The parts' histograms tell each of them, without waiting for another, what the others take.
+    """
+    if PARTS > 0:
+        request = tl.program_id(0) // PARTS
+        part = tl.program_id(0) % PARTS
+        prefix = tl.load(prefix_lens + request)
+        offset = tl.load(score_offsets + request)
+        count = tl.minimum(tl.load(counts + request), prefix)
+        share = tl.cdiv(tl.cdiv(prefix, PARTS), MERGED_CHUNK) * MERGED_CHUNK
+        if prefix > 0:
+            row = request.to(tl.int64) * width
+            _select_part(
+                slots + row, positions + row, levels + tl.multiple_of(tl.maximum(offset, 0), 16), histogram,
+                request * PARTS, part, PARTS, part * share, tl.minimum((part + 1) * share, prefix), prefix, count,
+                offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
+                LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
             )  # fmt: skip
-            total = tl.sum(both, 0)
-            above_before += total & 0xFFFF
-            ties_before += total >> 16
-            level = next_level
     else:
-        first = tl.minimum(count, FIRST)
-        for start in range(0, count, CHUNK):
-            index = start + lane
-            position = tl.where(index < first, index, prefix - count + index)
-            _write(
-                slots + row, positions + row, index, position, index < tl.minimum(count, width), table_row, table_width,
-                block_size, BLOCK_SIZE, POSITIONS,
-            )  # fmt: skip
-
-    step = tl.arange(0, TAIL)
-    index = count + step
-    inside = (step < tl.where(prefix > 0, tail, 0)) & (index < width)
-    _write(
-        slots + row, positions + row, index, prefix + step, inside, table_row, table_width, block_size,
-        BLOCK_SIZE, POSITIONS,
-    )  # fmt: skip
+        program = tl.program_id(0) // SHARERS
+        turn = tl.program_id(0) % SHARERS
+        record = programs + program * RECORD
+        request = tl.load(record)
+        head = tl.load(record + 1)
+        tile = tl.load(record + 2)
+        units = tl.load(record + 3)
+        tiles = tl.load(record + 4)
+        head_start = tl.load(record + 5)
+        share = tl.load(record + 10)
+        while units > 0:
+            tile_stop = tl.minimum(tiles, tile + units)
+            units -= tile_stop - tile
+            if turn == 0:
+                prefix = tl.load(prefix_lens + request)
+                offset = tl.load(score_offsets + request)
+                count = tl.minimum(tl.load(counts + request), prefix)
+                first_program = head_start // share
+                parts = (head_start + tiles - 1) // share - first_program + 1
+                pair = request * GROUPS + head
+                row = pair.to(tl.int64) * width
+                level_row = levels + head.to(tl.int64) * score_capacity + tl.multiple_of(tl.maximum(offset, 0), 16)
+                _select_part(
+                    slots + row, positions + row, level_row, histogram, first_program + pair,
+                    program - first_program, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
+                    offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
+                    LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
+                )  # fmt: skip
+                turn = SHARERS
+            turn -= 1
+            head_start += tiles
+            tile = 0
+            head += 1
+            if (head == GROUPS) & (units > 0):
+                head = 0
+                request += 1
+                while tl.load(tile_starts + request + 1) * GROUPS <= head_start:  # a padding row
+                    request += 1
+                tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)

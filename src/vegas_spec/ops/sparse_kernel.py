@@ -84,6 +84,7 @@ def sparse_kernel(
         sums = tl.zeros([COLUMNS], tl.float32)
         reference = tl.full([COLUMNS], float("-inf"), tl.float32)
         slot = tl.load(row + start + lane, mask=start + lane < stop, other=0)
+        next_slot = tl.load(row + start + TILE + lane, mask=start + TILE + lane < stop, other=0)
         for first in tl.range(start, stop, TILE, num_stages=STAGES):
             inside = first + lane < stop
             if BLOCK_SIZE > 0:
@@ -95,8 +96,10 @@ def sparse_kernel(
             if not SAME_STRIDES:
                 offset = token_offset(block, place, stride_value_block, stride_value_place)
             value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
-            ahead = first + TILE + lane
-            slot = tl.load(row + ahead, mask=ahead < stop, other=0)
+            # The list is read two tiles ahead: the cache's loads never wait for it.
+            ahead = first + 2 * TILE + lane
+            slot = next_slot
+            next_slot = tl.load(row + ahead, mask=ahead < stop, other=0)
 
             logits = capped(tl.dot(key.to(query.dtype.element_ty), q) * qk_scale, softcap, SOFTCAP)
             logits = tl.where(inside[:, None], logits, float("-inf"))

@@ -9,11 +9,19 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def physical(block_table_row, position, mask, block_size, BLOCK_SIZE: tl.constexpr):
-    """Block number and place in the block of each position."""
+def block_number(block_table_row, position, mask, block_size, BLOCK_SIZE: tl.constexpr):
+    """Physical block of each position; `BLOCK_SIZE` is 0 if the block size is not a power of two."""
     if BLOCK_SIZE > 0:
-        return tl.load(block_table_row + position // BLOCK_SIZE, mask=mask, other=0), position % BLOCK_SIZE
-    return tl.load(block_table_row + position // block_size, mask=mask, other=0), position % block_size
+        return tl.load(block_table_row + position // BLOCK_SIZE, mask=mask, other=0)
+    return tl.load(block_table_row + position // block_size, mask=mask, other=0)
+
+
+@triton.jit
+def place_in_block(position, block_size, BLOCK_SIZE: tl.constexpr):
+    """Place of each position in its block."""
+    if BLOCK_SIZE > 0:
+        return position % BLOCK_SIZE
+    return position % block_size
 
 
 @triton.jit

@@ -38,12 +38,23 @@ def verify_tuning(columns: int, head_dim: int) -> VerifyTuning:
 
 @dataclass(frozen=True)
 class SelectTuning:
-    """Launch configuration of `select_kv`: positions per step and warps of a program, and the same for summing heads."""
+    """Launch configuration of `select_kv`.
 
-    chunk: int = 8192
-    warps: int = 16
-    merge_chunk: int = 2048
-    merge_programs: int = 32
+    Attributes
+    ----------
+    chunk, warps : int
+        Positions per step and warps of a program.
+    sharers : int
+        Programs that take turns over the parts of one program of the verification.
+    merge_chunk : int
+        Positions per step of a program that sums heads.
+
+    """
+
+    chunk: int = 4096
+    warps: int = 8
+    sharers: int = 3
+    merge_chunk: int = 1024
 
 
 SELECT = SelectTuning()

@@ -8,9 +8,17 @@ import torch
 from torch import Tensor
 
 from vegas_spec.config import Rows, Score
-from vegas_spec.ops.checks import HALVES, check_cache, check_choice, check_contiguous, check_last_dim, check_tensor, refuse
+from vegas_spec.ops.checks import (
+    HALVES,
+    check_cache,
+    check_choice,
+    check_contiguous,
+    check_last_dim,
+    check_tensor,
+    refuse,
+)
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
-from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.plan import VerifyPlan, parts_of
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS, verify_kernel
 
 
@@ -72,8 +80,7 @@ def verify_attention(
     scale : float
         Of the logits, commonly ``head_dim ** -0.5``.
     score : {"weight", "logit"}, optional
-        What to store in ``plan.levels``, and count in ``plan.histogram``; by default nothing. A call that scores must
-        be followed by `select_kv`, which clears the histogram.
+        What to store in ``plan.levels`` and count in ``plan.histogram``, for `select_kv`; by default nothing.
     rows : {"ends", "all"}
         Which rows are scored. The last accepted row is not known inside a forward pass.
     lse : Tensor, optional
@@ -131,7 +138,7 @@ def verify_attention(
         query, key_cache, value_cache, block_table, query_start_loc, seq_lens, sinks, key_scale, value_scale,
         plan.tile_starts, plan.programs, plan.score_offsets,
         out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
-        scale, softcap or 0.0, plan.window or 0, score or "none", rows,
+        scale, softcap or 0.0, plan.window or 0, score or "none", rows, plan.granularity == "kv_head",
         plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
     )  # fmt: skip
     return out
@@ -162,6 +169,7 @@ def launch(
     window: int,
     score: str,
     rows: str,
+    count: bool,
     tile: int,
     stages: int,
     warps: int,
@@ -188,7 +196,7 @@ def launch(
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         RECORD=programs.shape[1],
         SCORE=score,
-        COUNT=histogram.shape[1] == kv_heads,
+        COUNT=count,
         ALL_ROWS=rows == "all",
         STEPS=0 if score == "none" else STEPS[score],  # type: ignore[index]
         FLOOR=0 if score == "none" else FLOOR[score],  # type: ignore[index]
@@ -233,6 +241,7 @@ def reference(
     window: int,
     score: str,
     rows: str,
+    count: bool,
     tile: int,
     stages: int,
     warps: int,
@@ -279,8 +288,9 @@ def reference(
             x = mean - mean[:, :prefix].masked_fill(~sample[:prefix], -torch.inf).amax(1, keepdim=True)
         level = to_levels(x[:, :prefix], score)  # type: ignore[arg-type]
         levels[:, offset : offset + prefix] = level
-        for head in range(histogram.shape[1] if histogram.shape[1] == level.shape[0] else 0):
-            histogram[request, head] += torch.bincount(level[head].int(), minlength=LEVELS).int()
+        for head in range(level.shape[0] if count else 0):
+            for slot, first, last in parts_of(programs, tile_starts, request, head, level.shape[0], tile, prefix):
+                histogram[slot] = torch.bincount(level[head, first:last].int(), minlength=LEVELS).int()
 
 
 _op = torch.library.custom_op(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vegas_spec.ops.tiles import capped, load_tile, merge_parts, physical, token_offset
+from vegas_spec.ops.tiles import block_number, capped, load_tile, merge_parts, place_in_block, token_offset
 
 SAMPLE_KEYS = 128
 SAMPLE_FIRST = 32
@@ -45,7 +45,7 @@ def _log2_sum_exp2(logits):
 
 @triton.jit
 def _attend_tiles(
-    acc, sums, query, reference, cap_reference, scored_column, anchor, per_score,
+    acc, sums, block, next_block, query, reference, cap_reference, scored_column, anchor, per_score,
     key_base, value_base, block_table_row, level_row, histogram_row,
     first_tile, last_tile, seq_len, score_stop, row_position,
     qk_scale, softcap, window, block_size,
@@ -56,19 +56,19 @@ def _attend_tiles(
 ):  # fmt: skip
     """Add tiles ``[first_tile, last_tile)`` to the output and the sums, and store their scores."""
     lane = tl.arange(0, TILE)
-    position = first_tile * TILE + lane
-    block, place = physical(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
     for tile in tl.range(first_tile, last_tile, num_stages=STAGES):
         position = tile * TILE + lane
         inside = position < seq_len
+        place = place_in_block(position, block_size, BLOCK_SIZE)
         offset = token_offset(block, place, stride_key_block, stride_key_place)
         key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
         if not SAME_STRIDES:
             offset = token_offset(block, place, stride_value_block, stride_value_place)
         value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
-        # The next tile's block numbers are read a step ahead: the cache's loads never wait for them.
-        ahead = position + TILE
-        block, place = physical(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
+        # Block numbers are read two tiles ahead: the cache's loads never wait for them.
+        ahead = position + 2 * TILE
+        block = next_block
+        next_block = block_number(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
 
         raw = tl.dot(key.to(query.dtype), query) * qk_scale
         logits = capped(raw, softcap, SOFTCAP)
@@ -105,7 +105,8 @@ def _maximum_of_tiles(
     for tile in tl.range(first_tile, last_tile, num_stages=1):
         position = tile * TILE + tl.arange(0, TILE)
         inside = position < seq_len
-        block, place = physical(block_table_row, position, inside, block_size, BLOCK_SIZE)
+        block = block_number(block_table_row, position, inside, block_size, BLOCK_SIZE)
+        place = place_in_block(position, block_size, BLOCK_SIZE)
         offset = token_offset(block, place, stride_key_block, stride_key_place)
         key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
         logits = capped(tl.dot(key.to(query.dtype), query) * qk_scale, softcap, SOFTCAP)
@@ -131,7 +132,7 @@ def verify_kernel(
     programs,  # [PROGRAMS, RECORD]
     score_offsets,  # [max_requests]
     levels,  # [KV_HEADS, score_capacity] int16, written
-    histogram,  # [max_requests, KV_HEADS, LEVELS], added to
+    histogram,  # [slots, LEVELS], written if COUNT
     partial_out,  # [PROGRAMS + max_requests * KV_HEADS, DIM, COLUMNS], scratch
     partial_stats,  # [PROGRAMS + max_requests * KV_HEADS, 2, COLUMNS], scratch
     arrivals,  # [max_requests * KV_HEADS], 0 before and after
@@ -206,11 +207,16 @@ def verify_kernel(
 
         sample = tl.arange(0, _SAMPLE_KEYS)
         sample += tl.where(sample >= _SAMPLE_FIRST, tl.maximum(seq_len - _SAMPLE_KEYS, 0), 0)
-        block, place = physical(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
+        sample_block = block_number(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
+        position = tile * TILE + tl.arange(0, TILE)
+        block = block_number(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
+        position += TILE
+        next_block = block_number(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
         q = tl.load(
             query + query_offset[None, :] + dim[:, None], mask=real[None, :] & (dim < HEAD_DIM)[:, None], other=0.0
         )
-        token = token_offset(block, place, stride_key_block, stride_key_place)
+        place = place_in_block(sample, block_size, BLOCK_SIZE)
+        token = token_offset(sample_block, place, stride_key_block, stride_key_place)
         key = load_tile(key_base, token, sample < seq_len, HEAD_DIM, DIM)
         raw = tl.dot(key.to(q.dtype), q) * qk_scale
         seen = _visible(sample, row_position, window, WINDOW) & (sample < seq_len)[:, None]
@@ -246,7 +252,11 @@ def verify_kernel(
                 anchor = 0.0 + SHIFT
             score_stop = tl.where(score_offset >= 0, prefix, 0)
             level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
-            histogram_row = histogram + (request * KV_HEADS + head).to(tl.int64) * LEVELS
+            if COUNT:
+                # Every program counts for itself: thousands of programs' atomics on one row's few levels would queue.
+                histogram_row = histogram + (program + request * KV_HEADS + head).to(tl.int64) * LEVELS
+                tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
+                tl.debug_barrier()  # every thread's zeros are there before another one counts
 
         acc = tl.zeros([DIM, COLUMNS], tl.float32)
         sums = tl.zeros([COLUMNS], tl.float32)
@@ -255,7 +265,7 @@ def verify_kernel(
             acc = tl.zeros([DIM, COLUMNS], tl.float32)
             tile_sums = tl.zeros([TILE, COLUMNS], tl.float32)
             acc, tile_sums = _attend_tiles(
-                acc, tile_sums, q, reference, cap_reference, scored_column, anchor, per_score,
+                acc, tile_sums, block, next_block, q, reference, cap_reference, scored_column, anchor, per_score,
                 key_base, value_base, block_table_row, level_row, histogram_row,
                 tile, tile_stop, seq_len, score_stop, row_position,
                 qk_scale, softcap, window, block_size,
