@@ -44,11 +44,18 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*", help="some of: " + "; ".join(VARIANTS))
     parser.add_argument("--batch", type=int, default=10, help="prompts that run at once")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--attention", default="auto", help="auto, torch or kernels")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
 
-    llm = LLM(arguments.model, dtype=arguments.dtype, device=arguments.device, max_num_seqs=arguments.batch)
+    llm = LLM(
+        arguments.model,
+        dtype=arguments.dtype,
+        device=arguments.device,
+        attention=arguments.attention,
+        max_num_seqs=arguments.batch,
+    )
     prompts = workload(llm, arguments)
     params = SamplingParams(temperature=0, max_tokens=arguments.max_tokens, ignore_eos=True)
     rows = []
@@ -74,7 +81,8 @@ def main() -> None:
         )
         print(f"\r{describe(rows[-1])}  [{time.perf_counter() - begin:.0f} s]", flush=True)
         if arguments.out:
-            result = {**environment(), "model": Path(arguments.model).name, "dtype": str(llm.model.dtype), "rows": rows}
+            result = {**environment(), "model": Path(arguments.model).name, "dtype": str(llm.model.dtype)}
+            result |= {"attention": arguments.attention, "rows": rows}
             arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

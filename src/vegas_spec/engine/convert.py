@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
+
+
+def dequantise() -> dict[str, Any]:
+    """Give the arguments with which transformers unpacks a GGUF's weights, in whichever version is installed."""
+    # Newer ones keep the weights packed unless told otherwise; older ones always unpack them.
+    if hasattr(transformers, "GgufConfig"):
+        return {"quantization_config": transformers.GgufConfig(dequantize=True)}
+    return {}
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
@@ -21,11 +30,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
 
     """
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    # Without dequantize=True the weights stay packed and cannot be saved.
-    quantization = transformers.GgufConfig(dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        **source, quantization_config=quantization, dtype=torch.bfloat16
-    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(**source, **dequantise(), dtype=torch.bfloat16)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 

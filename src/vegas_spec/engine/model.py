@@ -157,6 +157,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
     source, options = _source(name, revision)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    from vegas_spec.engine.convert import dequantise
+
     with _explained(name):
         if "gguf_file" not in options:
             # Refuse by the config, before gigabytes of weights are read.
@@ -166,7 +168,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
             trust_remote_code=False,
             use_safetensors=True,
             dtype=_torch_dtype(dtype, options),
-            **_dequantised(options),
+            **options,
+            **(dequantise() if "gguf_file" in options else {}),
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
     return Model(module.to(place), tokenizer, name)
@@ -191,17 +194,6 @@ def _torch_dtype(dtype: str, options: dict[str, Any]) -> torch.dtype | str:
     if dtype == "auto":
         return torch.bfloat16 if "gguf_file" in options else "auto"
     return DTYPES[dtype]
-
-
-def _dequantised(options: dict[str, Any]) -> dict[str, Any]:
-    if "gguf_file" not in options:
-        return options
-    import transformers
-
-    # Newer transformers keep GGUF weights packed unless told otherwise; older ones always unpack them.
-    if hasattr(transformers, "GgufConfig"):
-        return {**options, "quantization_config": transformers.GgufConfig(dequantize=True)}
-    return options
 
 
 def _device(device: str) -> torch.device:
