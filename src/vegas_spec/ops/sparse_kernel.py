@@ -51,6 +51,12 @@ def sparse_kernel(
     split = tl.program_id(0) % SPLITS
     request = pair // KV_HEADS
     head = pair % KV_HEADS
+    column = tl.arange(0, COLUMNS)
+    dim = tl.arange(0, DIM)
+    lane = tl.arange(0, TILE)
+    row = slots + (request * GROUPS + head % GROUPS).to(tl.int64) * width
+    # A list that is not split begins at 0, so its first entries are read while the lengths are on their way.
+    slot = tl.load(row + lane, mask=lane < width, other=0)
     prefix = tl.load(prefix_lens + request)
     seq_len = tl.load(seq_lens + request)
     length = tl.minimum(tl.minimum(tl.load(counts + request), prefix) + seq_len - prefix, width)
@@ -60,9 +66,6 @@ def sparse_kernel(
     stop = tl.minimum(start + share, length)
     parts = tl.cdiv(length, tl.maximum(share, 1))
 
-    column = tl.arange(0, COLUMNS)
-    dim = tl.arange(0, DIM)
-    lane = tl.arange(0, TILE)
     qk_scale = scale * _LOG2E
     out_scale = 1.0
     if KEY_SCALE:
@@ -77,14 +80,13 @@ def sparse_kernel(
             mask=real[None, :] & (dim < HEAD_DIM)[:, None],
             other=0.0,
         )
-        row = slots + (request * GROUPS + head % GROUPS).to(tl.int64) * width
         key_base = key_cache + head.to(tl.int64) * stride_key_head
         value_base = value_cache + head.to(tl.int64) * stride_value_head
         acc = tl.zeros([DIM, COLUMNS], tl.float32)
         sums = tl.zeros([COLUMNS], tl.float32)
         reference = tl.full([COLUMNS], float("-inf"), tl.float32)
-        slot = tl.load(row + start + lane, mask=start + lane < stop, other=0)
-        next_slot = tl.load(row + start + TILE + lane, mask=start + TILE + lane < stop, other=0)
+        if SPLITS > 1:
+            slot = tl.load(row + start + lane, mask=start + lane < stop, other=0)
         for first in tl.range(start, stop, TILE, num_stages=STAGES):
             inside = first + lane < stop
             if BLOCK_SIZE > 0:
@@ -96,10 +98,9 @@ def sparse_kernel(
             if not SAME_STRIDES:
                 offset = token_offset(block, place, stride_value_block, stride_value_place)
             value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
-            # The list is read two tiles ahead: the cache's loads never wait for it.
-            ahead = first + 2 * TILE + lane
-            slot = next_slot
-            next_slot = tl.load(row + ahead, mask=ahead < stop, other=0)
+            # The list is read a tile ahead: the cache's loads never wait for it.
+            ahead = first + TILE + lane
+            slot = tl.load(row + ahead, mask=ahead < stop, other=0)
 
             logits = capped(tl.dot(key.to(query.dtype.element_ty), q) * qk_scale, softcap, SOFTCAP)
             logits = tl.where(inside[:, None], logits, float("-inf"))

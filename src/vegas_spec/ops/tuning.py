@@ -25,10 +25,10 @@ class VerifyTuning:
 
     """
 
-    tile: int = 64
+    tile: int = 128
     stages: int = 3
-    warps: int = 4
-    programs_per_multiprocessor: int = 2
+    warps: int = 8
+    programs_per_multiprocessor: int = 1
 
 
 def verify_tuning(columns: int, head_dim: int) -> VerifyTuning:
@@ -73,8 +73,8 @@ class SparseTuning:
 
     """
 
-    tile: int = 64
-    stages: int = 4
+    tile: int = 128
+    stages: int = 3
     warps: int = 4
     programs_per_multiprocessor: int = 1
 

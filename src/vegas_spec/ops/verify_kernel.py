@@ -45,7 +45,7 @@ def _log2_sum_exp2(logits):
 
 @triton.jit
 def _attend_tiles(
-    acc, sums, block, next_block, query, reference, cap_reference, scored_column, anchor, per_score,
+    acc, sums, block, query, reference, cap_reference, scored_column, anchor, per_score,
     key_base, value_base, block_table_row, level_row, histogram_row,
     first_tile, last_tile, seq_len, score_stop, row_position,
     qk_scale, softcap, window, block_size,
@@ -65,10 +65,10 @@ def _attend_tiles(
         if not SAME_STRIDES:
             offset = token_offset(block, place, stride_value_block, stride_value_place)
         value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
-        # Block numbers are read two tiles ahead: the cache's loads never wait for them.
-        ahead = position + 2 * TILE
-        block = next_block
-        next_block = block_number(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
+        # The next tile's block numbers are read a step ahead: the cache's loads never wait for them. (Two steps ahead
+        # is more than Triton 3.6 pipelines.)
+        ahead = position + TILE
+        block = block_number(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
 
         raw = tl.dot(key.to(query.dtype), query) * qk_scale
         logits = capped(raw, softcap, SOFTCAP)
@@ -210,8 +210,6 @@ def verify_kernel(
         sample_block = block_number(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
         position = tile * TILE + tl.arange(0, TILE)
         block = block_number(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
-        position += TILE
-        next_block = block_number(block_table_row, position, position < seq_len, block_size, BLOCK_SIZE)
         q = tl.load(
             query + query_offset[None, :] + dim[:, None], mask=real[None, :] & (dim < HEAD_DIM)[:, None], other=0.0
         )
@@ -265,7 +263,7 @@ def verify_kernel(
             acc = tl.zeros([DIM, COLUMNS], tl.float32)
             tile_sums = tl.zeros([TILE, COLUMNS], tl.float32)
             acc, tile_sums = _attend_tiles(
-                acc, tile_sums, block, next_block, q, reference, cap_reference, scored_column, anchor, per_score,
+                acc, tile_sums, block, q, reference, cap_reference, scored_column, anchor, per_score,
                 key_base, value_base, block_table_row, level_row, histogram_row,
                 tile, tile_stop, seq_len, score_stop, row_position,
                 qk_scale, softcap, window, block_size,
