@@ -8,17 +8,27 @@ import copy
 import sys
 from multiprocessing.connection import Client
 from pathlib import Path
+from types import SimpleNamespace
 
 import serving_models
 import torch
+import triton.language as tl
 import vllm.v1.worker.gpu.model_runner as runner
+from transformers import AutoModelForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.sample.ops import topk_topp_sampler
+from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
 from vegas_spec.vllm import hooks, plugin
+
+# What the interpreter cannot run of vLLM's own sampling: a top-k kernel, which vLLM has in torch too, and a function of
+# the device's library.
+topk_topp_sampler.HAS_TRITON = False
+rejection_sampler_utils.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1.0 + x))
 
 COMMON = {
     "dtype": "float32",
@@ -162,6 +172,37 @@ class Engines:
             return torch.where(wrong, torch.randint(0, 256, tokens.shape, generator=generator), tokens)
 
         speculator.sample_draft = sample_draft
+
+    def bias_drafts(self, name, size, seed=0):
+        """From now on add noise of this size to the draft's logits, so that its distribution is a wrong one."""
+        speculator = self.runner(name).speculator
+        original = type(speculator).compute_draft_logits
+        noise = size * torch.randn(serving_models.VOCAB, generator=torch.Generator().manual_seed(seed))
+        speculator.compute_draft_logits = lambda *args: original(speculator, *args) + noise
+
+    def exact_distribution(self, model, prompt, length, temperature, top_k, top_p, repetition_penalty):
+        """Probability of every continuation of this length under plain sampling, computed with transformers."""
+        path = serving_models.save_tiny_model(model, self.folder)
+        reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        continuations = {(): 1.0}
+        for _ in range(length):
+            longer = {}
+            tokens = torch.tensor([[*prompt, *said] for said in continuations])
+            with torch.no_grad():
+                logits = reference(tokens).logits[:, -1]
+            seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, tokens, True)
+            penalised = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)
+            logits = torch.where(seen, penalised, logits) / temperature
+            best, ids = logits.topk(top_k)
+            probs = best.softmax(-1)
+            probs = probs * (probs.cumsum(-1) - probs < top_p)
+            probs = probs / probs.sum(-1, keepdim=True)
+            for row, (said, so_far) in enumerate(continuations.items()):
+                for token, probability in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
+                    if probability > 0:
+                        longer[(*said, token)] = so_far * probability
+            continuations = longer
+        return continuations
 
     def abort_some(self, name, prompts, options, aborted, after):
         """Outputs of the prompts that are not aborted when the engine has made `after` steps."""

@@ -18,10 +18,17 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     # Tiny tensors: more threads only wait for each other.
     "OMP_NUM_THREADS": "1",
+    # Some of vLLM's small functions are compiled even in eager mode.
+    "TORCHDYNAMO_DISABLE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+
+
+def child_environment(**changes):
+    """The environment of a process that imports vLLM."""
+    return {**os.environ, **ENVIRONMENT, **changes}
 
 
 class EngineProcess:
@@ -33,7 +40,7 @@ class EngineProcess:
         with Listener(address) as listener:
             self.process = subprocess.Popen(
                 [sys.executable, HERE / "engine_child.py", address, folder],
-                env={**os.environ, **ENVIRONMENT, **environment},
+                env=child_environment(**environment),
                 stdout=self.log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,

@@ -166,6 +166,31 @@ CPU = (
 """Needed on a CPU."""
 
 
+_FLASH = "vllm.v1.attention.backends.flash_attn"
+
+CUDA = (
+    Hook(
+        f"{_FLASH}:FlashAttentionImpl.forward",
+        ("layer", "query", "key", "value", "kv_cache", "attn_metadata", "output"),
+        "extended: verification and drafts",
+    ),
+    Hook(
+        f"{_FLASH}:FlashAttentionMetadataBuilder.build",
+        ("common_prefix_len", "common_attn_metadata", "fast_build"),
+        "extended: which rows are scored",
+    ),
+    Hook(
+        f"{_FLASH}:FlashAttentionMetadataBuilder.update_draft_decode_metadata",
+        ("metadata",),
+        "overridden: nothing to renew between draft steps",
+    ),
+    Hook(
+        f"{_FLASH}:FlashAttentionMetadataBuilder._cudagraph_support", (), "overridden: full graphs of uniform batches"
+    ),
+)
+"""Needed on a GPU."""
+
+
 def faults(hooks: tuple[Hook, ...]) -> list[str]:
     """What the running vLLM lacks of `hooks`, one line each."""
     found = ((hook, hook.fault()) for hook in hooks)
@@ -187,7 +212,7 @@ def platform_hooks() -> tuple[Hook, ...]:
     from vllm.platforms import current_platform
 
     platform: Any = current_platform
-    return CPU if platform.is_cpu() else ()
+    return CPU if platform.is_cpu() else CUDA
 
 
 def check_hooks() -> list[Check]:

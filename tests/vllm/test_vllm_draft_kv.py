@@ -1,0 +1,126 @@
+"""Which rows are scored, and what the buffers between verification and draft hold; without vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.vllm.attention import scored_rows
+from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+
+CONFIG = VegasConfig(num_speculative_tokens=3, kv_budget=0.25, kv_budget_min=4)
+BLOCK = 16
+
+
+def batch(*requests):
+    """A step's description: of each request its query rows, its length, and whether they are its prompt's."""
+    rows, lengths, prompts = zip(*requests, strict=True)
+    starts = torch.tensor([0, *rows]).cumsum(0).int()
+    return SimpleNamespace(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=torch.tensor(lengths, dtype=torch.int32),
+        block_table_tensor=torch.arange(len(rows) * 8, dtype=torch.int32).view(len(rows), 8),
+        is_prefilling=torch.tensor(prompts),
+        max_query_len=max(rows),
+    )
+
+
+@pytest.mark.parametrize(
+    ("requests", "starts", "index"),
+    [
+        ([(4, 20, False), (4, 9, False)], [0, 4, 8], None),
+        ([(4, 20, False), (1, 9, False)], [0, 4, 5], None),
+        ([(4, 20, False), (10, 10, True)], [0, 4, 5], [0, 1, 2, 3, 13]),
+        # The last chunk of a prompt, however short, is no verification.
+        ([(3, 30, True), (2, 12, False)], [0, 1, 3], [2, 3, 4]),
+        ([(1, 1, True)], [0, 1], [0]),
+    ],
+)
+def test_scored_rows(requests, starts, index):
+    """Verifications are scored whole, prompts by their last row."""
+    rows = scored_rows(batch(*requests), gamma=3)
+    assert rows.query_start_loc.tolist() == starts
+    assert (rows.index if rows.index is None else rows.index.tolist()) == index
+
+
+def make(score_capacity=1000, max_bytes=None, config=CONFIG):
+    return DraftKV(
+        config,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        max_requests=8,
+        max_model_len=128,
+        score_capacity=score_capacity,
+        max_bytes=max_bytes,
+        device=torch.device("cpu"),
+    )
+
+
+def verify(draft_kv, rows, cache, layer=0):
+    """One layer's verification with random queries."""
+    query = torch.randn(int(rows.query_start_loc[-1]), 4, 32)
+    keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
+    draft_kv.prepare(rows)
+    LayerDraftKV(draft_kv, layer).verify(
+        query, keys, values, rows, Likeness(0.2, None, None), out=torch.empty_like(query)
+    )
+
+
+def test_slots_are_the_requests_own():
+    """Every slot that a draft will read lies in a block of its request; recent positions are all there."""
+    draft_kv = make()
+    step = batch((4, 100, False), (1, 37, False), (4, 4, False))
+    rows = scored_rows(step, gamma=3)
+    verify(draft_kv, rows, torch.randn(24, 2, BLOCK, 64))
+    for request, (length, query) in enumerate([(100, 4), (37, 1), (4, 4)]):
+        prefix = length - query + 1
+        count = int(draft_kv.counts[request])
+        assert count == CONFIG.budget(prefix)
+        slots = draft_kv.slots[0, request, :, : count + draft_kv.tail]
+        blocks = step.block_table_tensor[request].tolist()
+        assert set((slots // BLOCK).flatten().tolist()) <= set(blocks)
+        recent = [blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(prefix, prefix + draft_kv.tail)]
+        assert slots[:, count:].tolist() == [recent, recent]
+        assert (slots[:, :count].diff(dim=1) > 0).all()
+
+
+def test_a_padding_row_writes_nothing():
+    """A row of a graph that no request fills."""
+    draft_kv = make()
+    draft_kv.slots.fill_(-7)
+    step = batch((4, 50, False), (0, 0, False))
+    verify(draft_kv, scored_rows(step, gamma=3), torch.randn(16, 2, BLOCK, 64))
+    assert (draft_kv.slots[0, 1] == -7).all()
+    assert (draft_kv.slots[1] == -7).all()
+
+
+def test_shared_prefixes_may_exceed_the_scratch():
+    """Requests that find no room draft over the first and the latest positions, and are counted."""
+    draft_kv = make(score_capacity=256)
+    step = batch(*[(4, 120, False)] * 8)
+    shared = ScoredRows(step.query_start_loc, step.seq_lens, step.block_table_tensor[:1].repeat(8, 1), None)
+    verify(draft_kv, shared, torch.randn(8, 2, BLOCK, 64))
+    assert int(draft_kv.plan.dropped) == 6
+    prefix, count = 117, CONFIG.budget(117)
+    table = step.block_table_tensor[0].tolist()
+    positions = [*range(16), *range(prefix - count + 16, prefix)]
+    expected = [table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
+    for request in range(2, 8):
+        assert draft_kv.slots[0, request, 0, :count].tolist() == expected
+
+
+def test_memory_is_bounded():
+    """A bound on the slots cuts the budget of a full context, not the minimum, and not what is recent."""
+    unbounded = make()
+    assert unbounded.most == CONFIG.budget(128) == 32
+    bounded = make(max_bytes=unbounded.slots.nbytes // 2)
+    assert bounded.slots.nbytes <= unbounded.slots.nbytes // 2
+    assert CONFIG.kv_budget_min <= bounded.most < unbounded.most
+    rows = scored_rows(batch((4, 128, False)), gamma=3)
+    verify(bounded, rows, torch.randn(8, 2, BLOCK, 64))
+    assert int(bounded.counts[0]) == bounded.most
+    assert make(max_bytes=1).most == CONFIG.kv_budget_min

@@ -1,0 +1,115 @@
+"""Engines as they are really run: lengths that change, other processes, several ranks, and a server with clients."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+import serving_models
+from engine_process import HERE, EngineProcess, child_environment
+from serving_prompts import VEGAS, prompts
+
+LIMITS = {"max_model_len": 256, "max_num_seqs": 4, "num_gpu_blocks_override": 40}
+
+
+@pytest.fixture(scope="module")
+def expected(engines):
+    """What stock vLLM says to three prompts."""
+    engines.start("reference", "qwen3", **LIMITS)
+    return engines.generate("reference", prompts(1, 40, 90), {"max_tokens": 12})
+
+
+def test_dynamic_lengths(engines, expected):
+    """Draft lengths by batch size: 3 for one request, 1 for two, none for three."""
+    vegas = {**VEGAS, "num_speculative_tokens_per_batch_size": [[1, 1, 3], [2, 2, 1], [3, 4, 0]]}
+    engines.start("dynamic", "qwen3", speculative_config=vegas, **LIMITS)
+    options = [{"max_tokens": length} for length in (6, 9, 12)]
+    said = engines.generate("dynamic", prompts(1, 40, 90), options)
+    tokens = [output["tokens"] for [output] in said]
+    assert tokens == [output["tokens"][: o["max_tokens"]] for [output], o in zip(expected, options, strict=True)]
+    assert engines.counters("dynamic")["spec_decode_num_draft_tokens"] > 0
+
+
+def test_tensor_parallel_in_other_processes(model_folder, expected):
+    """Two ranks over gloo, the engine core in its own process: the plugin is loaded in all four."""
+    process = EngineProcess(model_folder, VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    try:
+        parallel = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+        process.start("parallel", "qwen3", speculative_config=VEGAS, **LIMITS, **parallel)
+        assert process.generate("parallel", prompts(1, 40, 90), {"max_tokens": 12}) == expected
+        assert process.counters("parallel")["spec_decode_num_accepted_tokens"] > 0
+    finally:
+        process.close()
+
+
+@pytest.fixture(scope="module")
+def server(model_folder):
+    """``vllm serve --spec-method vegas``; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = serving_models.save_tiny_model("qwen3", model_folder)
+    vegas = [f"-sc.{key.replace('_', '-')}={value}" for key, value in VEGAS.items() if key != "method"]
+    limits = ["--max-model-len=256", "--max-num-seqs=8", "--block-size=32", "--dtype=float32", "--enforce-eager"]
+    command = ["serve", path, "--spec-method=vegas", *vegas, *limits, f"--port={port}", "--served-model-name=tiny"]
+    with open(model_folder / "server.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, HERE / "serve_child.py", *command],
+            env=child_environment(VLLM_ENABLE_V1_MULTIPROCESSING="1"),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=model_folder,
+        )
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=5)
+                break
+            except (urllib.error.URLError, ConnectionError):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    pytest.fail(f"the server did not start; its log: {log.name}")
+                time.sleep(1)
+        yield address
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_server(server, expected):
+    """The official client, streaming; 32 at once, one of which goes away; metrics that count drafts."""
+    openai = pytest.importorskip("openai")
+    tokens = prompts(1, 40, 90)
+    texts = [output["text"] for [output] in expected]
+
+    async def ask(client, number):
+        stream = await client.completions.create(
+            model="tiny",
+            prompt=tokens[number % 3],
+            max_tokens=12,
+            temperature=0,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        parts = []
+        async for event in stream:
+            parts.append(event.choices[0].text)
+            if number == 5:
+                await stream.close()
+                return None
+        return "".join(parts)
+
+    async def everyone():
+        async with openai.AsyncOpenAI(base_url=f"{server}/v1", api_key="none") as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(32)))
+
+    answers = asyncio.run(everyone())
+    assert answers == [None if number == 5 else texts[number % 3] for number in range(32)]
+    with urllib.request.urlopen(f"{server}/metrics") as metrics:
+        lines = metrics.read().decode().splitlines()
+    accepted = [line for line in lines if line.startswith("vllm:spec_decode_num_accepted_tokens_total")]
+    assert float(accepted[0].rpartition(" ")[2]) > 0
