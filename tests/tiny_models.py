@@ -31,6 +31,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": None}),
     "mistral_sliding": ("MistralConfig", {"sliding_window": 24}),
+    "gemma2": ("Gemma2Config", {"sliding_window": 16, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 5.0}),
     "gemma3_text": ("Gemma3TextConfig", {"sliding_window": 16, "layer_types": _MIXED, "query_pre_attn_scalar": 32}),
     "gpt_oss": (
         "GptOssConfig",

@@ -187,6 +187,12 @@ def test_a_folder_without_weights(folder: Path, tmp_path: Path) -> None:
     refused(str(tmp_path), f"cannot load {tmp_path}: ")
 
 
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma3_text"])
+def test_a_folder_without_a_tokenizer(tmp_path: Path, family: str) -> None:
+    tiny_model(family).save_pretrained(tmp_path)
+    refused(str(tmp_path), f"cannot load {tmp_path}: .*tokenizer")
+
+
 @pytest.mark.parametrize("keep", [0, 5, 900, 0.5, 0.999])
 def test_truncated_safetensors(folder: Path, tmp_path: Path, keep: float) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)

@@ -172,6 +172,9 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
             **(dequantise() if "gguf_file" in options else {}),
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+        if len(tokenizer) <= len(tokenizer.all_special_ids):
+            # Where tokenizer files are missing, some types of tokenizer are made of their special tokens alone.
+            raise ModelError(f"cannot load {name}: it brings no tokenizer (such as tokenizer.json)")
     return Model(module.to(place), tokenizer, name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-TESTED = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text", "gpt_oss")
+TESTED = ("qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "gpt_oss")
 """Model types that the test suite compares with transformers, token for token."""
 
 _FULL_OR_SLIDING = {"full_attention", "sliding_attention"}
