@@ -188,13 +188,16 @@ class LLM:
         Raises
         ------
         InputError
-            If the model has no chat template.
+            If the model has no chat template, or it refuses the conversation.
 
         """
         if not self.has_chat_template:
             raise InputError(f"{self.model.name} has no chat template; give the prompt as plain text instead")
         template = self.model.tokenizer.apply_chat_template  # type: ignore[union-attr]
-        return str(template(messages, tokenize=False, add_generation_prompt=True))
+        try:
+            return str(template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program of the model's; it raises what it likes
+            raise InputError(f"the chat template of {self.model.name} refuses these messages: {error}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids; their numbers if the model came without a tokenizer."""

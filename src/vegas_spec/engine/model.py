@@ -87,6 +87,9 @@ class Model:
             Logits, shape ``[len(rows), vocab]``.
 
         """
+        if (attention := self.module.config._attn_implementation) != hook.NAME:
+            # Any other attention would ignore the step and mix up the requests of the batch.
+            raise ModelError(f"{self.name} was set to attention {attention!r}; an engine needs a model of its own")
         tokens = torch.tensor([token_ids], device=self.device)
         output = self.module(
             input_ids=tokens,
