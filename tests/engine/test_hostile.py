@@ -407,11 +407,15 @@ def test_after_refusals_engines_work(tmp_path: Path) -> None:
 
 def test_the_models_own_forward_says_why_it_does_not_run() -> None:
     model = fresh_model("qwen3")
-    LLM(model)
+    llm = LLM(model)
     with pytest.raises(RuntimeError, match="works only inside vegas_spec"):
         model(torch.tensor([[1, 2]]))
     model.set_attn_implementation("eager")
     assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, VOCAB)
+    with pytest.raises(ModelError, match="was set to attention 'eager'; an engine needs a model of its own"):
+        llm.generate(as_prompts(PROMPTS), greedy(2))
+    model.set_attn_implementation("vegas")
+    assert_works(llm)
 
 
 # --- a model that breaks --------------------------------------------------------------------------------------------

@@ -294,6 +294,12 @@ def test_entries_read() -> None:
 # --- streaming and interruption -------------------------------------------------------------------------------------
 
 
+def test_a_stream_leaves_the_callers_gradients_alone() -> None:
+    for _ in make_llm("qwen3", prefill_chunk_size=16).stream(as_prompts(PROMPTS), greedy(4)):
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+
+
 def test_updates_add_up_to_the_output() -> None:
     llm = make_llm("qwen3", max_num_seqs=2, prefill_chunk_size=16, kv_budget_min=16)
     prefilled, tokens = dict[str, list[int]](), dict[str, list[int]]()
@@ -408,6 +414,14 @@ def test_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     two = llm.chat([[{"role": "user", "content": "hi"}], [{"role": "user", "content": "ho"}]], TALK)
     assert [output.outputs[0].text for output in two] == ["answer"] * 2
     assert TOKENIZER.decode(two[1].prompt_token_ids) == "<user>ho<a>"
+
+
+@pytest.mark.parametrize("messages", [[{"role": "system", "content": "x"}], [{"content": "x"}], ["x"], [["x"]]])
+def test_messages_that_the_chat_template_refuses(monkeypatch: pytest.MonkeyPatch, messages: Any) -> None:
+    template = "{% if messages[0].role not in ['user'] %}{{ raise_exception('only users speak') }}{% endif %}"
+    monkeypatch.setattr(TOKENIZER, "chat_template", template, raising=False)
+    with pytest.raises(InputError, match="refuses these messages: "):
+        scripted_llm(spell("answer")).chat(messages, TALK)
 
 
 def test_a_model_without_a_tokenizer_gives_tokens_only() -> None:
