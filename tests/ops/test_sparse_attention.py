@@ -98,6 +98,23 @@ def test_sinks_and_softcap(device):
     check(device, [40, 9], [60, 20], [62, 25], seed=5, options={"sinks": sinks, "softcap": 5.0})
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logits_far_from_zero(device, dtype, sign):
+    """All logits beyond what exp can hold: the program takes the maximum and repeats its part."""
+    batch = make_batch([1], [80], dtype=dtype, device=device, seed=7, sharpness=1.0)
+    batch.query.fill_(30.0)
+    batch.key_cache.copy_((0.3 + 0.03 * batch.key_cache.float()) * sign)
+    slots = make_lists(batch, [60], [78], 2)
+    ints = [torch.tensor(x, dtype=torch.int32, device=device) for x in ([60], [78])]
+    workspace = SparseWorkspace.allocate(
+        num_heads=4, num_kv_heads=2, head_dim=64, max_requests=1, device=device, tuning=SMALL
+    )
+    out = run(launch, batch, slots, *ints, workspace)
+    want = run(reference, batch, slots, *ints, workspace)
+    assert (out.double() - want).norm() / want.norm() < 2e-2
+
+
 @settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.data())
 def test_any_shape(data):

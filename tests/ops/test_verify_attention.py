@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tests.ops.cases import LAYOUTS, Batch, make_batch
-from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS
+from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.plan import VerifyPlan
 from vegas_spec.ops.tuning import VerifyTuning
 from vegas_spec.ops.verify_attention import launch, reference, verify_attention
@@ -20,7 +19,7 @@ SMALL = VerifyTuning(tile=32, stages=2, warps=4, programs_per_multiprocessor=2)
 
 
 def make_plan(batch: Batch, device: torch.device, **options: object) -> VerifyPlan:
-    rows, heads, head_dim = batch.query.shape
+    _, heads, head_dim = batch.query.shape
     lens = batch.query_start_loc.diff()
     settings = {
         "num_heads": heads,
@@ -35,7 +34,17 @@ def make_plan(batch: Batch, device: torch.device, **options: object) -> VerifyPl
     return VerifyPlan.allocate(**(settings | options))
 
 
-def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends", softcap=0.0, sinks=None, scales=(None, None)):
+def run(
+    function,
+    batch: Batch,
+    plan: VerifyPlan,
+    *,
+    score="weight",
+    rows="ends",
+    softcap=0.0,
+    sinks=None,
+    scales=(None,) * 2,
+):
     """Call a kernel or a reference with outputs that are poisoned beforehand."""
     query = batch.query if function is not reference else batch.query.double()
     out = torch.full_like(query, torch.nan)
@@ -55,7 +64,8 @@ def run(function, batch: Batch, plan: VerifyPlan, *, score="weight", rows="ends"
 def check(batch: Batch, device: torch.device, *, window=None, tolerance=2e-2, level_slack=2, **options) -> None:
     plan = make_plan(batch, device, window=window)
     plan.launch(batch.query_start_loc, batch.seq_lens)
-    plan_again = dataclasses.replace(plan, **{f: torch.zeros_like(getattr(plan, f)) for f in ("tile_starts", "programs", "prefix_lens", "score_offsets", "dropped")})
+    fields = ("tile_starts", "programs", "prefix_lens", "score_offsets", "dropped")
+    plan_again = dataclasses.replace(plan, **{name: torch.zeros_like(getattr(plan, name)) for name in fields})
     plan_again.reference(batch.query_start_loc, batch.seq_lens)
     for name in ("tile_starts", "prefix_lens", "score_offsets", "dropped"):
         assert torch.equal(getattr(plan, name), getattr(plan_again, name)), name
@@ -110,7 +120,8 @@ def test_layouts_and_dtypes(device, layout, dtype):
 def test_groups_and_dims(device, heads, kv_heads, head_dim):
     if device.type == "cpu" and heads != 7 and head_dim != 96:
         pytest.skip("every group and every dimension once is enough for the interpreter")
-    check(make_batch([2, 2], [70, 35], heads=heads, kv_heads=kv_heads, head_dim=head_dim, device=device, seed=3), device)
+    batch = make_batch([2, 2], [70, 35], heads=heads, kv_heads=kv_heads, head_dim=head_dim, device=device, seed=3)
+    check(batch, device)
 
 
 @pytest.mark.parametrize("block_size", [16, 48, 64])

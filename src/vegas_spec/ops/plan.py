@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from vegas_spec.config import Granularity
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
 from vegas_spec.ops.levels import LEVELS
+from vegas_spec.ops.plan_kernel import plan_kernel
 from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, verify_tuning
+
+ALIGNMENT_SLACK = 8
+"""Percent of programs' time given up, at most, for shares that end where heads end."""
 
 MERGED_PARTS = 32
 """Parts of a request whose heads select together."""
@@ -33,8 +36,9 @@ class VerifyPlan:
     a CUDA graph may contain `prepare`, or read what an earlier call of it has written.
 
     The attention of a step is a list of tiles of ``tile`` keys, ordered by request, KV head and position; each of
-    ``num_programs`` programs takes an equal, contiguous share of it, whatever the lengths are. The lengths are read on
-    the device only.
+    ``num_programs`` programs takes an equal, contiguous share of it, whatever the lengths are. Where the lengths allow
+    it, shares end where heads (or equal parts of heads) end: then the programs walk through the heads of a request side
+    by side, and the memory sees whole tokens. The lengths are read on the device only.
 
     Attributes
     ----------
@@ -238,7 +242,11 @@ class VerifyPlan:
             self.dropped.add_((active & ~fits).sum())
 
         units = ends * self.num_kv_heads
-        share = -(-int(units[-1]) // self.num_programs)
+        pairs, longest = int((tiles > 0).sum()) * self.num_kv_heads, int(tiles.max())
+        even = -(-int(units[-1]) // self.num_programs)
+        splits = self.num_programs // max(pairs, 1)
+        whole = -(-longest // splits) if splits else -(-pairs // self.num_programs) * longest
+        share = whole if whole * 100 <= even * (100 + ALIGNMENT_SLACK) else even
         self.programs.zero_()
         self.programs[:, 10] = share
         for program in range(self.num_programs):
@@ -257,7 +265,7 @@ class VerifyPlan:
     def launch(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
         """Do as `prepare` says, in one kernel."""
         batch = seq_lens.shape[0]
-        _plan_kernel[(triton.cdiv(self.num_programs, 16),)](
+        plan_kernel[(triton.cdiv(self.num_programs, 16),)](
             query_start_loc,
             seq_lens,
             self.tile_starts,
@@ -274,6 +282,7 @@ class VerifyPlan:
             BATCH=max(16, triton.next_power_of_2(batch)),
             ALIGNMENT=SCORE_ALIGNMENT,
             RECORD=RECORD,
+            SLACK=ALIGNMENT_SLACK,
             num_warps=4,
         )
 
@@ -293,72 +302,3 @@ def parts_of(
         (first + part + pair, min(start * tile, prefix), min(end * tile, prefix))
         for part, (start, end) in enumerate(zip(bounds, ends, strict=True))
     ]
-
-
-@triton.jit
-def _plan_kernel(
-    query_start_loc,  # [batch + 1]
-    seq_lens,  # [batch]
-    tile_starts,  # [max_requests + 1], written
-    programs,  # [PROGRAMS, RECORD], written
-    prefix_lens,  # [max_requests], written
-    score_offsets,  # [max_requests], written
-    dropped,  # [1], added to
-    batch,
-    score_capacity,
-    window,  # 0: none
-    TILE: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    BATCH: tl.constexpr,  # batch, padded to a power of two
-    ALIGNMENT: tl.constexpr,
-    RECORD: tl.constexpr,
-):
-    """Every program lays out the whole batch; the first one writes that, and each the records of 16 programs."""
-    request = tl.arange(0, BATCH)
-    inside = request < batch
-    row_start = tl.load(query_start_loc + request, mask=inside, other=0)
-    query_len = tl.load(query_start_loc + request + 1, mask=inside, other=0) - row_start
-    seq_len = tl.load(seq_lens + request, mask=inside, other=0)
-    active = (query_len > 0) & (seq_len > 0)
-    prefix = tl.where(active, seq_len - query_len + 1, 0)
-    first = tl.where(window > 0, tl.maximum(seq_len - query_len - window + 1, 0) // TILE, 0)
-    tiles = tl.where(active, (seq_len + TILE - 1) // TILE - first, 0)
-    ends = tl.cumsum(tiles, 0)
-    room = (prefix + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-    offsets_end = tl.cumsum(room, 0)
-    fits = offsets_end <= score_capacity
-    score_offset = tl.where(active & fits, offsets_end - room, -1)
-    if tl.program_id(0) == 0:
-        tl.store(tile_starts + request + 1, ends, mask=inside)
-        tl.store(prefix_lens + request, prefix, mask=inside)
-        tl.store(score_offsets + request, score_offset, mask=inside)
-        if score_capacity > 0:
-            lost = tl.sum((active & (fits == 0)).to(tl.int32), 0)
-            tl.store(dropped, tl.load(dropped) + lost)
-
-    units = tl.sum(tiles, 0) * KV_HEADS
-    share = tl.cdiv(units, PROGRAMS)
-    program = tl.program_id(0) * 16 + tl.arange(0, 16)
-    start = program * share
-    count = tl.minimum(share, units - start)
-    # Padding entries repeat the last end, so they never lie before a program that has work.
-    begins = (ends * KV_HEADS)[None, :] <= start[:, None]
-    own = tl.sum(begins.to(tl.int32), 1)
-    here = request[None, :] == own[:, None]
-    record = programs + program * RECORD
-    mask = program < PROGRAMS
-    begin = tl.sum(tl.where(here, ((ends - tiles) * KV_HEADS)[None, :], 0), 1)
-    per_head = tl.sum(tl.where(here, tiles[None, :], 0), 1)
-    head = (start - begin) // tl.maximum(per_head, 1)
-    tl.store(record, own, mask=mask)
-    tl.store(record + 1, head, mask=mask)
-    tl.store(record + 2, start - begin - head * per_head, mask=mask)
-    tl.store(record + 3, count, mask=mask)
-    tl.store(record + 4, per_head, mask=mask)
-    tl.store(record + 5, begin + head * per_head, mask=mask)
-    tl.store(record + 6, tl.sum(tl.where(here, row_start[None, :], 0), 1), mask=mask)
-    tl.store(record + 7, tl.sum(tl.where(here, query_len[None, :], 0), 1), mask=mask)
-    tl.store(record + 8, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
-    tl.store(record + 9, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
-    tl.store(record + 10, share, mask=mask)

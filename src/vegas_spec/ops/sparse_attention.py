@@ -74,8 +74,8 @@ def sparse_attention(
 ) -> Tensor:
     """Attend from one query row per request to the first entries of its list.
 
-    With ``L[b] = min(counts[b], prefix_lens[b]) + seq_lens[b] - prefix_lens[b]`` (cut at the list's width), and ``S`` the first ``L[b]``
-    slots of ``slots[b, g]``, ``g`` being the query head's KV head (or 0 where ``slots`` has one group),
+    With ``L[b] = min(counts[b], prefix_lens[b]) + seq_lens[b] - prefix_lens[b]``, cut at the list width, and ``S`` the
+    first ``L[b]`` slots of ``slots[b, g]``, ``g`` being the query head's KV head (or 0 where ``slots`` has one group),
 
     ``out[b, h] = sum_{s in S} exp(l[s] - lse) * v[s]``, ``l[s] = scale * <query[b, h], k[s]>``, soft-capped when asked,
     ``lse = log(sum_{s in S} exp(l[s]) + exp(sinks[h]))``
@@ -197,6 +197,8 @@ def launch(
         SINKS=sinks is not None,
         KEY_SCALE=key_scale is not None,
         VALUE_SCALE=value_scale is not None,
+        ONLINE=query.dtype == torch.float16,
+        LIMIT=2.0**90,
         STAGES=stages,
         num_warps=warps,
     )  # fmt: skip

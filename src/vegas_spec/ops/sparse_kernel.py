@@ -1,4 +1,10 @@
-"""The Triton kernel of `vegas_spec.ops.sparse_attention`; products are transposed as in `verify_kernel`."""
+"""The Triton kernel of `vegas_spec.ops.sparse_attention`; products are transposed as in `verify_kernel`.
+
+A draft step is short, so what a tile costs beside its bytes decides. Logits are exponentiated as they are, without a
+maximum: float32 and bfloat16 hold ``exp`` of anything between -60 and 60. If the sums say that this was not enough, the
+program takes the exact maximum and repeats its part. float16 has no such range; it keeps a running maximum.
+"""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
 from __future__ import annotations
 
@@ -8,6 +14,65 @@ import triton.language as tl
 from vegas_spec.ops.tiles import capped, load_tile, merge_parts, token_offset
 
 _LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _slot_offset(slot, block_size, stride_block, stride_place, BLOCK_SIZE: tl.constexpr):
+    """Distance of each slot's row from the head's first one, in elements."""
+    if BLOCK_SIZE > 0:
+        return token_offset(slot // BLOCK_SIZE, slot % BLOCK_SIZE, stride_block, stride_place)
+    return token_offset(slot // block_size, slot % block_size, stride_block, stride_place)
+
+
+@triton.jit
+def _attend_list(
+    acc, sums, reference, slot, q, row, key_base, value_base, start, stop, qk_scale, softcap, block_size,
+    stride_key_block, stride_key_place, stride_value_block, stride_value_place,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SAME_STRIDES: tl.constexpr, SOFTCAP: tl.constexpr, ONLINE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Add the list's entries ``[start, stop)`` to the output and the sums; `slot` is their first tile."""
+    lane = tl.arange(0, TILE)
+    for first in tl.range(start, stop, TILE, num_stages=STAGES):
+        inside = first + lane < stop
+        offset = _slot_offset(slot, block_size, stride_key_block, stride_key_place, BLOCK_SIZE)
+        key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
+        if not SAME_STRIDES:
+            offset = _slot_offset(slot, block_size, stride_value_block, stride_value_place, BLOCK_SIZE)
+        value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
+        # The list is read a tile ahead: the cache's loads never wait for it.
+        ahead = first + TILE + lane
+        slot = tl.load(row + ahead, mask=ahead < stop, other=0)
+
+        logits = capped(tl.dot(key.to(q.dtype), q) * qk_scale, softcap, SOFTCAP)
+        logits = tl.where(inside[:, None], logits, float("-inf"))
+        if ONLINE:
+            peak = tl.maximum(reference, tl.max(logits, 0))
+            shrink = tl.exp2(reference - peak)
+            sums = sums * shrink[None, :]
+            acc = acc * shrink[None, :]
+            reference = peak
+        weights = tl.exp2(logits - reference[None, :])
+        sums += weights
+        acc = tl.dot(tl.trans(value.to(q.dtype)), weights.to(q.dtype), acc)
+    return acc, sums, reference
+
+
+@triton.jit
+def _maximum_of_list(
+    q, row, key_base, start, stop, qk_scale, softcap, block_size, stride_key_block, stride_key_place,
+    HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Largest logit of each column over the list's entries ``[start, stop)``."""
+    peak = tl.full([q.shape[1]], float("-inf"), tl.float32)
+    for first in tl.range(start, stop, TILE, num_stages=1):
+        index = first + tl.arange(0, TILE)
+        slot = tl.load(row + index, mask=index < stop, other=0)
+        offset = _slot_offset(slot, block_size, stride_key_block, stride_key_place, BLOCK_SIZE)
+        key = load_tile(key_base, offset, index < stop, HEAD_DIM, DIM)
+        logits = capped(tl.dot(key.to(q.dtype), q) * qk_scale, softcap, SOFTCAP)
+        peak = tl.maximum(peak, tl.max(tl.where((index < stop)[:, None], logits, float("-inf")), 0))
+    return peak
 
 
 @triton.jit
@@ -44,6 +109,8 @@ def sparse_kernel(
     SPLITS: tl.constexpr,
     SAME_STRIDES: tl.constexpr,  # of keys and values
     SOFTCAP: tl.constexpr, SINKS: tl.constexpr, KEY_SCALE: tl.constexpr, VALUE_SCALE: tl.constexpr,
+    ONLINE: tl.constexpr,  # keep a running maximum; otherwise logits are taken as they are, and checked
+    LIMIT: tl.constexpr,  # largest sum of weights that is trusted, and the smallest one's inverse
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program attends from one KV head's queries to one part of the request's list."""
@@ -82,35 +149,29 @@ def sparse_kernel(
         )
         key_base = key_cache + head.to(tl.int64) * stride_key_head
         value_base = value_cache + head.to(tl.int64) * stride_value_head
-        acc = tl.zeros([DIM, COLUMNS], tl.float32)
-        sums = tl.zeros([COLUMNS], tl.float32)
-        reference = tl.full([COLUMNS], float("-inf"), tl.float32)
         if SPLITS > 1:
             slot = tl.load(row + start + lane, mask=start + lane < stop, other=0)
-        for first in tl.range(start, stop, TILE, num_stages=STAGES):
-            inside = first + lane < stop
-            if BLOCK_SIZE > 0:
-                block, place = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-            else:
-                block, place = slot // block_size, slot % block_size
-            offset = token_offset(block, place, stride_key_block, stride_key_place)
-            key = load_tile(key_base, offset, inside, HEAD_DIM, DIM)
-            if not SAME_STRIDES:
-                offset = token_offset(block, place, stride_value_block, stride_value_place)
-            value = load_tile(value_base, offset, inside, HEAD_DIM, DIM)
-            # The list is read a tile ahead: the cache's loads never wait for it.
-            ahead = first + TILE + lane
-            slot = tl.load(row + ahead, mask=ahead < stop, other=0)
-
-            logits = capped(tl.dot(key.to(query.dtype.element_ty), q) * qk_scale, softcap, SOFTCAP)
-            logits = tl.where(inside[:, None], logits, float("-inf"))
-            peak = tl.maximum(reference, tl.max(logits, 0))
-            weights = tl.exp2(logits - peak[None, :])
-            shrink = tl.exp2(reference - peak)
-            sums = sums * shrink + tl.sum(weights, 0)
-            acc = acc * shrink[None, :]
-            acc = tl.dot(tl.trans(value.to(query.dtype.element_ty)), weights.to(query.dtype.element_ty), acc)
-            reference = peak
+        acc = tl.zeros([DIM, COLUMNS], tl.float32)
+        sums = tl.zeros([COLUMNS], tl.float32)
+        reference = tl.full([COLUMNS], float("-inf") if ONLINE else 0.0, tl.float32)
+        attempt = 0
+        while attempt < 2:
+            acc = tl.zeros([DIM, COLUMNS], tl.float32)
+            tile_sums = tl.zeros([TILE, COLUMNS], tl.float32)
+            acc, tile_sums, reference = _attend_list(
+                acc, tile_sums, reference, slot, q, row, key_base, value_base, start, stop,
+                qk_scale, softcap, block_size,
+                stride_key_block, stride_key_place, stride_value_block, stride_value_place,
+                HEAD_DIM, DIM, TILE, BLOCK_SIZE, SAME_STRIDES, SOFTCAP, ONLINE, STAGES,
+            )  # fmt: skip
+            sums = tl.sum(tile_sums, 0)
+            trusted = tl.min(tl.where((sums > 1.0 / LIMIT) & (sums < LIMIT), 1, 0), 0)
+            attempt = tl.where(trusted == 1, 2, attempt + 1)
+            if attempt == 1:
+                reference = _maximum_of_list(
+                    q, row, key_base, start, stop, qk_scale, softcap, block_size, stride_key_block, stride_key_place,
+                    HEAD_DIM, DIM, TILE, BLOCK_SIZE, SOFTCAP,
+                )  # fmt: skip
 
         finished = parts == 1
         if parts > 1:

@@ -282,9 +282,9 @@ def reference(
         if score == "weight":
             estimate = log_sum_exp(raw[chosen], (visible & sample)[chosen])
             weight = (raw[chosen] - estimate[..., None]).exp().masked_fill(~visible[chosen][:, None], 0.0)
-            x = weight.sum(0).unflatten(0, (-1, group)).sum(1).log2()
+            x = weight.sum(0).view(-1, group, seq_len).sum(1).log2()
         else:
-            mean = raw[chosen].mean(0).unflatten(0, (-1, group)).mean(1) * math.log2(math.e)
+            mean = raw[chosen].mean(0).view(-1, group, seq_len).mean(1) * math.log2(math.e)
             x = mean - mean[:, :prefix].masked_fill(~sample[:prefix], -torch.inf).amax(1, keepdim=True)
         level = to_levels(x[:, :prefix], score)  # type: ignore[arg-type]
         levels[:, offset : offset + prefix] = level

@@ -1,15 +1,16 @@
 """The Triton kernel of `vegas_spec.ops.verify_attention`.
 
-The products are transposed: ``S^T = K Q^T`` and ``O^T = V^T P^T``. Keys fill the matrix unit's long dimension and the few
-query rows (times the heads that share a KV head) its short one, one key's score is a sum within few lanes, and nothing
-has to cross warps inside the loop.
+The products are transposed: ``S^T = K Q^T`` and ``O^T = V^T P^T``. Keys fill the matrix unit's long dimension and the
+few query rows (times the heads that share a KV head) its short one, one key's score is a sum within few lanes, and
+nothing has to cross warps inside the loop.
 
 There is no running maximum. Before its tiles, a program computes the log-sum-exp of a sample of the keys that each row
 sees (the first 32 and the latest 96, the row's own among them) and uses it as the exponent's reference: it is a lower
 bound of the true one, so no weight that matters underflows, and ``exp(logit - reference)`` is at once the weight's
 estimate that selection ranks by. Every program of a request's head computes the same reference. Should a sum outgrow
-its range (a key outweighs the sample by 2^64, for float16 by 2^10), the program takes its exact maximum and repeats its share.
+its range (the sample by 2^64, for float16 by 2^11), the program takes its exact maximum and repeats its share.
 """
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""The Triton kernel of `vegas_spec.ops.plan`."""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def plan_kernel(
+    query_start_loc,  # [batch + 1]
+    seq_lens,  # [batch]
+    tile_starts,  # [max_requests + 1], written
+    programs,  # [PROGRAMS, RECORD], written
+    prefix_lens,  # [max_requests], written
+    score_offsets,  # [max_requests], written
+    dropped,  # [1], added to
+    batch,
+    score_capacity,
+    window,  # 0: none
+    TILE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BATCH: tl.constexpr,  # batch, padded to a power of two
+    ALIGNMENT: tl.constexpr,
+    RECORD: tl.constexpr,
+    SLACK: tl.constexpr,
+):
+    """Every program lays out the whole batch; the first one writes that, and each the records of 16 programs."""
+    request = tl.arange(0, BATCH)
+    inside = request < batch
+    row_start = tl.load(query_start_loc + request, mask=inside, other=0)
+    query_len = tl.load(query_start_loc + request + 1, mask=inside, other=0) - row_start
+    seq_len = tl.load(seq_lens + request, mask=inside, other=0)
+    active = (query_len > 0) & (seq_len > 0)
+    prefix = tl.where(active, seq_len - query_len + 1, 0)
+    first = tl.where(window > 0, tl.maximum(seq_len - query_len - window + 1, 0) // TILE, 0)
+    tiles = tl.where(active, (seq_len + TILE - 1) // TILE - first, 0)
+    ends = tl.cumsum(tiles, 0)
+    room = (prefix + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    offsets_end = tl.cumsum(room, 0)
+    fits = offsets_end <= score_capacity
+    score_offset = tl.where(active & fits, offsets_end - room, -1)
+    if tl.program_id(0) == 0:
+        tl.store(tile_starts + request + 1, ends, mask=inside)
+        tl.store(prefix_lens + request, prefix, mask=inside)
+        tl.store(score_offsets + request, score_offset, mask=inside)
+        if score_capacity > 0:
+            lost = tl.sum((active & (fits == 0)).to(tl.int32), 0)
+            tl.store(dropped, tl.load(dropped) + lost)
+
+    units = tl.sum(tiles, 0) * KV_HEADS
+    pairs = tl.sum((tiles > 0).to(tl.int32), 0) * KV_HEADS
+    even = tl.cdiv(units, PROGRAMS)
+    splits = PROGRAMS // tl.maximum(pairs, 1)
+    longest = tl.max(tiles, 0)
+    whole = tl.where(splits > 0, tl.cdiv(longest, tl.maximum(splits, 1)), tl.cdiv(pairs, PROGRAMS) * longest)
+    share = tl.where(whole * 100 <= even * (100 + SLACK), whole, even)
+    program = tl.program_id(0) * 16 + tl.arange(0, 16)
+    start = program * share
+    count = tl.minimum(share, units - start)
+    # Padding entries repeat the last end, so they never lie before a program that has work.
+    begins = (ends * KV_HEADS)[None, :] <= start[:, None]
+    own = tl.sum(begins.to(tl.int32), 1)
+    here = request[None, :] == own[:, None]
+    record = programs + program * RECORD
+    mask = program < PROGRAMS
+    begin = tl.sum(tl.where(here, ((ends - tiles) * KV_HEADS)[None, :], 0), 1)
+    per_head = tl.sum(tl.where(here, tiles[None, :], 0), 1)
+    head = (start - begin) // tl.maximum(per_head, 1)
+    tl.store(record, own, mask=mask)
+    tl.store(record + 1, head, mask=mask)
+    tl.store(record + 2, start - begin - head * per_head, mask=mask)
+    tl.store(record + 3, count, mask=mask)
+    tl.store(record + 4, per_head, mask=mask)
+    tl.store(record + 5, begin + head * per_head, mask=mask)
+    tl.store(record + 6, tl.sum(tl.where(here, row_start[None, :], 0), 1), mask=mask)
+    tl.store(record + 7, tl.sum(tl.where(here, query_len[None, :], 0), 1), mask=mask)
+    tl.store(record + 8, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
+    tl.store(record + 9, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
+    tl.store(record + 10, share, mask=mask)

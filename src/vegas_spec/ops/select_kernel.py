@@ -1,0 +1,245 @@
+"""The Triton kernels of `vegas_spec.ops.select_kv`."""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def merge_heads_kernel(
+    levels,  # [HEADS, score_capacity] int16; row 0 becomes the sum
+    histogram,  # [max_requests * PARTS, LEVELS], written
+    prefix_lens,  # [max_requests]
+    score_offsets,  # [max_requests]
+    score_capacity,
+    HEADS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PARTS: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    STEPS: tl.constexpr,
+    FLOOR: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """Sum the heads' scores of one part of a request, and count the sums."""
+    request = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
+    prefix = tl.load(prefix_lens + request)
+    offset = tl.load(score_offsets + request)
+    share = tl.cdiv(tl.cdiv(prefix, PARTS), CHUNK) * CHUNK
+    stop = tl.where(offset >= 0, tl.minimum((part + 1) * share, prefix), 0)
+    row = levels + tl.multiple_of(tl.maximum(offset, 0), 16)
+    histogram_row = histogram + tl.program_id(0) * LEVELS
+    tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
+    tl.debug_barrier()  # every thread's zeros are there before another one counts
+    for start in range(part * share, stop, CHUNK):
+        position = start + tl.arange(0, CHUNK)
+        inside = position < stop
+        if WEIGHT:
+            total = tl.zeros([CHUNK], tl.float32)
+            for head in tl.static_range(HEADS):
+                level = tl.load(row + head * score_capacity + position, mask=inside, other=0)
+                total += tl.exp2(level.to(tl.float32) / STEPS + FLOOR)
+            x = (tl.log2(total) - FLOOR) * STEPS
+            merged = tl.minimum(tl.maximum(x, 0.0), LEVELS - 1.0).to(tl.int32)
+        else:
+            merged = tl.zeros([CHUNK], tl.int32)
+            for head in tl.static_range(HEADS):
+                merged += tl.load(row + head * score_capacity + position, mask=inside, other=0).to(tl.int32)
+            merged = merged // HEADS
+        tl.store(row + position, merged.to(tl.int16), mask=inside)
+        tl.atomic_add(histogram_row + merged, 1, mask=inside, sem="relaxed")
+
+
+@triton.jit
+def _write(
+    slots, positions, index, position, mask, table_row, table_width, block_size,
+    BLOCK_SIZE: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
+    """Store the slots (and positions) of chosen positions at their places in the list."""
+    if BLOCK_SIZE > 0:
+        block, place = position // BLOCK_SIZE, position % BLOCK_SIZE
+    else:
+        block, place = position // block_size, position % block_size
+    known = mask & (block < table_width)
+    slot = tl.load(table_row + block, mask=known, other=0) * block_size + place
+    tl.store(slots + index, tl.where(known, slot, 0), mask=mask)
+    if POSITIONS:
+        tl.store(positions + index, position, mask=mask)
+
+
+@triton.jit
+def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
+    """The last level taken, how many of its smallest positions are not, and what the parts before `part` hold.
+
+    Returns the level, the ties to skip, and the positions above the level and at it in earlier parts.
+    """
+    COARSE: tl.constexpr = 64
+    FINE: tl.constexpr = LEVELS // COARSE
+    coarse_bin = tl.arange(0, COARSE)
+    fine_bin = tl.arange(0, FINE)
+    level = coarse_bin[:, None] * FINE + fine_bin[None, :]
+    total = tl.zeros([COARSE, FINE], tl.int32)
+    earlier = tl.zeros([COARSE, FINE], tl.int32)
+    for first in range(0, parts, 4):
+        for ahead in tl.static_range(4):  # four loads in flight
+            other = first + ahead
+            row = histogram + (first_slot + tl.minimum(other, parts - 1)).to(tl.int64) * LEVELS
+            counted = tl.load(row + level)
+            total += tl.where(other < parts, counted, 0)
+            earlier += tl.where(other < part, counted, 0)
+    coarse = tl.sum(total, 1)
+    coarse_level = tl.sum((tl.cumsum(coarse, 0, reverse=True) >= count).to(tl.int32), 0) - 1
+    above = tl.sum(tl.where(coarse_bin > coarse_level, coarse, 0), 0)
+    fine = tl.sum(tl.where(coarse_bin[:, None] == coarse_level, total, 0), 0)
+    fine_level = tl.sum((tl.cumsum(fine, 0, reverse=True) + above >= count).to(tl.int32), 0) - 1
+    above += tl.sum(tl.where(fine_bin > fine_level, fine, 0), 0)
+    ties = tl.sum(tl.where(fine_bin == fine_level, fine, 0), 0)
+    last_level = coarse_level * FINE + fine_level
+    above_before = tl.sum(tl.sum(tl.where(level > last_level, earlier, 0), 1), 0)
+    ties_before = tl.sum(tl.sum(tl.where(level == last_level, earlier, 0), 1), 0)
+    return last_level, ties - (count - above), above_before, ties_before
+
+
+@triton.jit
+def _select_part(
+    slots, positions, level_row, histogram, first_slot, part, parts, start, stop, prefix, count, offset,
+    table_row, table_width, width, tail, block_size,
+    LEVELS: tl.constexpr, CHUNK: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    """Write what one part, the positions ``[start, stop)``, has of a request's list; the first part writes the tail."""
+    lane = tl.arange(0, CHUNK)
+    if offset >= 0:
+        level = tl.load(level_row + start + lane, mask=start + lane < stop, other=-1)
+        last_level, skipped_ties, above_before, ties_before = _threshold(
+            histogram, first_slot, part, parts, count, LEVELS
+        )
+        for first in range(start, stop, CHUNK):
+            position = first + lane
+            ahead = position + CHUNK
+            next_level = tl.load(level_row + ahead, mask=ahead < stop, other=-1)
+            is_above = (level > last_level).to(tl.int32)
+            is_tie = (level == last_level).to(tl.int32)
+            # Both running counts in one scan; a chunk has fewer than 2^15 positions.
+            both = is_above + (is_tie << 16)
+            running = tl.cumsum(both, 0)
+            tie_rank = ties_before + (running >> 16) - is_tie
+            index = above_before + (running & 0xFFFF) - is_above + tl.maximum(tie_rank - skipped_ties, 0)
+            taken = (is_above == 1) | ((is_tie == 1) & (tie_rank >= skipped_ties))
+            _write(
+                slots, positions, index, position, taken & (index < width), table_row, table_width, block_size,
+                BLOCK_SIZE, POSITIONS,
+            )  # fmt: skip
+            total = tl.sum(both, 0)
+            above_before += total & 0xFFFF
+            ties_before += total >> 16
+            level = next_level
+    if part == 0:
+        if offset < 0:
+            kept = tl.minimum(count, FIRST)
+            for first in range(0, count, CHUNK):
+                index = first + lane
+                position = tl.where(index < kept, index, prefix - count + index)
+                _write(
+                    slots, positions, index, position, index < tl.minimum(count, width), table_row, table_width,
+                    block_size, BLOCK_SIZE, POSITIONS,
+                )  # fmt: skip
+        step = tl.arange(0, TAIL)
+        _write(
+            slots, positions, count + step, prefix + step, (step < tail) & (count + step < width), table_row,
+            table_width, block_size, BLOCK_SIZE, POSITIONS,
+        )  # fmt: skip
+
+
+@triton.jit
+def select_kernel(
+    slots,  # [batch, GROUPS, width], written
+    positions,  # [batch, GROUPS, width], written if POSITIONS
+    levels,  # [heads, score_capacity] int16
+    histogram,  # [slots, LEVELS]
+    programs,  # [programs of the verification, RECORD]
+    tile_starts,  # [max_requests + 1]
+    prefix_lens,  # [max_requests]
+    score_offsets,  # [max_requests]
+    counts,  # [batch]
+    block_table,  # [batch, table_width]
+    stride_table,
+    table_width,
+    score_capacity,
+    width,
+    tail,
+    block_size,
+    GROUPS: tl.constexpr,
+    TILE: tl.constexpr,
+    RECORD: tl.constexpr,
+    SHARERS: tl.constexpr,
+    PARTS: tl.constexpr,  # parts per request if GROUPS is 1 and the heads were summed, 0 otherwise
+    LEVELS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    MERGED_CHUNK: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    FIRST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
+    TAIL: tl.constexpr,  # tail, padded to a power of two
+):
+    """Select where it was scored: a program's parts are those of one program of the verification.
+
+    The parts' histograms tell each of them, without waiting for another, what the others take.
+    """
+    if PARTS > 0:
+        request = tl.program_id(0) // PARTS
+        part = tl.program_id(0) % PARTS
+        prefix = tl.load(prefix_lens + request)
+        offset = tl.load(score_offsets + request)
+        count = tl.minimum(tl.load(counts + request), prefix)
+        share = tl.cdiv(tl.cdiv(prefix, PARTS), MERGED_CHUNK) * MERGED_CHUNK
+        if prefix > 0:
+            row = request.to(tl.int64) * width
+            _select_part(
+                slots + row, positions + row, levels + tl.multiple_of(tl.maximum(offset, 0), 16), histogram,
+                request * PARTS, part, PARTS, part * share, tl.minimum((part + 1) * share, prefix), prefix, count,
+                offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
+                LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
+            )  # fmt: skip
+    else:
+        program = tl.program_id(0) // SHARERS
+        turn = tl.program_id(0) % SHARERS
+        record = programs + program * RECORD
+        request = tl.load(record)
+        head = tl.load(record + 1)
+        tile = tl.load(record + 2)
+        units = tl.load(record + 3)
+        tiles = tl.load(record + 4)
+        head_start = tl.load(record + 5)
+        share = tl.load(record + 10)
+        while units > 0:
+            tile_stop = tl.minimum(tiles, tile + units)
+            units -= tile_stop - tile
+            if turn == 0:
+                prefix = tl.load(prefix_lens + request)
+                offset = tl.load(score_offsets + request)
+                count = tl.minimum(tl.load(counts + request), prefix)
+                first_program = head_start // share
+                parts = (head_start + tiles - 1) // share - first_program + 1
+                pair = request * GROUPS + head
+                row = pair.to(tl.int64) * width
+                level_row = levels + head.to(tl.int64) * score_capacity + tl.multiple_of(tl.maximum(offset, 0), 16)
+                _select_part(
+                    slots + row, positions + row, level_row, histogram, first_program + pair,
+                    program - first_program, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
+                    offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
+                    LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
+                )  # fmt: skip
+                turn = SHARERS
+            turn -= 1
+            head_start += tiles
+            tile = 0
+            head += 1
+            if (head == GROUPS) & (units > 0):
+                head = 0
+                request += 1
+                while tl.load(tile_starts + request + 1) * GROUPS <= head_start:  # a padding row
+                    request += 1
+                tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
