@@ -23,6 +23,7 @@ _WITHOUT_EFFECT = {
     "dropout",  # none in evaluation
     "is_causal",  # the module's own says it
     "position_ids",  # queries and keys are position-encoded already
+    "cache_position",
     "use_cache",
     "return_dict",
     "output_attentions",
