@@ -123,6 +123,14 @@ def test_a_prompt_in_pieces(family: str, chunk: int) -> None:
     expect(family, make_llm(family, prefill_chunk_size=chunk), RAGGED, 8)
 
 
+@pytest.mark.parametrize("options", [{"policy": "vegas"}, {"policy": "vegas", "rows": "all", "granularity": "layer"}])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3_text", "gpt_oss"])
+def test_the_kernels_references(family: str, options: dict[str, Any]) -> None:
+    """What runs on a GPU in half precision, in float32 and plain torch: the same answers."""
+    pytest.importorskip("triton")
+    expect(family, make_llm(family, attention="kernels", max_num_seqs=3, **options), RAGGED, 11)
+
+
 # --- engines beside each other --------------------------------------------------------------------------------------
 
 

@@ -328,3 +328,21 @@ def test_a_slot_is_used_again_without_what_the_last_request_left(monkeypatch: py
     monkeypatch.setattr(Engine, "prefill", poisoned)
     outputs = make_llm("gemma3_text", max_num_seqs=1).generate(as_prompts(PROMPTS), greedy(12))
     assert generated(outputs) == [reference("gemma3_text", prompt, 12) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("attention", ["torch", "kernels"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
+def test_what_was_never_written_is_never_read(monkeypatch: pytest.MonkeyPatch, family: str, attention: str) -> None:
+    if attention == "kernels":
+        pytest.importorskip("triton")
+    init = KVCache.__init__
+
+    def poisoned(self: KVCache, *arguments: Any) -> None:
+        init(self, *arguments)
+        for tensor in (*self.keys, *self.values):
+            tensor.fill_(torch.nan)
+
+    monkeypatch.setattr(KVCache, "__init__", poisoned)
+    outputs = make_llm(family, attention=attention, max_num_seqs=2).generate(as_prompts(PROMPTS), greedy(12))
+    assert generated(outputs) == [reference(family, prompt, 12) for prompt in PROMPTS]
+    assert any(output.stats.accepted for output in outputs)
