@@ -105,13 +105,15 @@ class Model:
         look = _Look()
         layers, expected = look.layers, self.module.config.num_hidden_layers
         reason = None
+        outside = "its layers do not run through transformers' attention interface"
         try:
             with torch.inference_mode():
                 self.forward([0], [0], look, [0])
         except ModelError as error:
-            reason = f"{error}."
+            switched = self.module.config._attn_implementation == hook.NAME
+            reason = f"{error}." if switched else f"{outside}."
         except Exception as error:
-            reason = f"its layers do not run through transformers' attention interface ({type(error).__name__})."
+            reason = f"{outside} ({type(error).__name__})."
         if reason is None and [layer.index for layer in layers] != list(range(expected)):
             reason = f"{len(layers)} of its {expected} layers run through transformers' attention interface."
         if reason is not None:
