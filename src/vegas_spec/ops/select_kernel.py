@@ -21,8 +21,11 @@ def merge_heads_kernel(
     STEPS: tl.constexpr,
     FLOOR: tl.constexpr,
     LEVELS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Sum the heads' scores of one part of a request, and count the sums."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     request = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
     prefix = tl.load(prefix_lens + request)
@@ -82,8 +85,8 @@ def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
     level = coarse_bin[:, None] * FINE + fine_bin[None, :]
     total = tl.zeros([COARSE, FINE], tl.int32)
     earlier = tl.zeros([COARSE, FINE], tl.int32)
-    for first in range(0, parts, 4):
-        for ahead in tl.static_range(4):  # four loads in flight
+    for first in range(0, parts, 2):
+        for ahead in tl.static_range(2):  # two loads in flight
             other = first + ahead
             row = histogram + (first_slot + tl.minimum(other, parts - 1)).to(tl.int64) * LEVELS
             counted = tl.load(row + level)
@@ -110,15 +113,16 @@ def _select_part(
     BLOCK_SIZE: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Write what one part, the positions ``[start, stop)``, has of a request's list; the first part writes the tail."""
+    LIST_CHUNK: tl.constexpr = 1024
     lane = tl.arange(0, CHUNK)
     if offset >= 0:
         level = tl.load(level_row + start + lane, mask=start + lane < stop, other=-1)
         last_level, skipped_ties, above_before, ties_before = _threshold(
             histogram, first_slot, part, parts, count, LEVELS
         )
+        begin = above_before + tl.maximum(ties_before - skipped_ties, 0)
         for first in range(start, stop, CHUNK):
-            position = first + lane
-            ahead = position + CHUNK
+            ahead = first + CHUNK + lane
             next_level = tl.load(level_row + ahead, mask=ahead < stop, other=-1)
             is_above = (level > last_level).to(tl.int32)
             is_tie = (level == last_level).to(tl.int32)
@@ -128,14 +132,22 @@ def _select_part(
             tie_rank = ties_before + (running >> 16) - is_tie
             index = above_before + (running & 0xFFFF) - is_above + tl.maximum(tie_rank - skipped_ties, 0)
             taken = (is_above == 1) | ((is_tie == 1) & (tie_rank >= skipped_ties))
-            _write(
-                slots, positions, index, position, taken & (index < width), table_row, table_width, block_size,
-                BLOCK_SIZE, POSITIONS,
-            )  # fmt: skip
+            tl.store(slots + index, first + lane, mask=taken & (index < width))
             total = tl.sum(both, 0)
             above_before += total & 0xFFFF
             ties_before += total >> 16
             level = next_level
+        # The few positions taken become slots afterwards: most of a chunk's positions need no block number.
+        tl.debug_barrier()
+        end = tl.minimum(above_before + tl.maximum(ties_before - skipped_ties, 0), width)
+        place_in_list = tl.arange(0, LIST_CHUNK)
+        for first in range(begin, end, LIST_CHUNK):
+            index = first + place_in_list
+            position = tl.load(slots + index, mask=index < end, other=0)
+            _write(
+                slots, positions, index, position, index < end, table_row, table_width, block_size,
+                BLOCK_SIZE, POSITIONS,
+            )  # fmt: skip
     if part == 0:
         if offset < 0:
             kept = tl.minimum(count, FIRST)
@@ -183,11 +195,14 @@ def select_kernel(
     FIRST: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
     TAIL: tl.constexpr,  # tail, padded to a power of two
+    EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):
     """Select where it was scored: a program's parts are those of one program of the verification.
 
     The parts' histograms tell each of them, without waiting for another, what the others take.
     """
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     if PARTS > 0:
         request = tl.program_id(0) // PARTS
         part = tl.program_id(0) % PARTS

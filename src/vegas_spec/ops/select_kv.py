@@ -11,7 +11,7 @@ from vegas_spec.ops.checks import check_choice, check_contiguous, check_last_dim
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
 from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
-from vegas_spec.ops.tuning import SELECT
+from vegas_spec.ops.tuning import SELECT, early_launch
 
 FIRST_POSITIONS = 16
 """Positions at the start that a request without scores keeps, beside the latest ones (StreamingLLM's sinks)."""
@@ -122,6 +122,7 @@ def launch(
             levels, histogram, prefix_lens, score_offsets, levels.shape[1],
             HEADS=heads, CHUNK=SELECT.merge_chunk, PARTS=MERGED_PARTS, WEIGHT=score == "weight",
             STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS, num_warps=4,  # type: ignore[index]
+            **early_launch(levels.device),
         )  # fmt: skip
     grid = batch * MERGED_PARTS if together else programs.shape[0] * SELECT.sharers
     select_kernel[(grid,)](
@@ -133,6 +134,7 @@ def launch(
         POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         TAIL=triton.next_power_of_2(max(tail, 1)), num_warps=SELECT.warps,
+        **early_launch(levels.device),
     )  # fmt: skip
 
 

@@ -112,8 +112,11 @@ def sparse_kernel(
     ONLINE: tl.constexpr,  # keep a running maximum; otherwise logits are taken as they are, and checked
     LIMIT: tl.constexpr,  # largest sum of weights that is trusted, and the smallest one's inverse
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):  # fmt: skip
     """One program attends from one KV head's queries to one part of the request's list."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     pair = tl.program_id(0) // SPLITS
     split = tl.program_id(0) % SPLITS
     request = pair // KV_HEADS

@@ -55,15 +55,21 @@ def merge_parts(partial_out, partial_stats, first_slot, parts, DIM: tl.constexpr
     acc = tl.zeros([DIM, COLUMNS], tl.float32)
     sums = tl.zeros([COLUMNS], tl.float32)
     reference = tl.full([COLUMNS], float("-inf"), tl.float32)
-    for part in tl.range(0, parts, num_stages=4):
-        slot = (first_slot + part).to(tl.int64)
-        part_reference = tl.load(partial_stats + slot * 2 * COLUMNS + column, cache_modifier=".cg")
-        part_sums = tl.load(partial_stats + (slot * 2 + 1) * COLUMNS + column, cache_modifier=".cg")
-        part_acc = tl.load(partial_out + slot * DIM * COLUMNS + dim * COLUMNS + column[None, :], cache_modifier=".cg")
-        joint = tl.maximum(reference, part_reference)
-        before = tl.exp2(reference - joint)
-        scale = tl.exp2(part_reference - joint)
-        acc = acc * before[None, :] + part_acc * scale[None, :]
-        sums = sums * before + part_sums * scale
-        reference = joint
+    # Several parts' loads in flight, as many as registers hold.
+    AT_ONCE: tl.constexpr = 4 if DIM * COLUMNS <= 4096 else 1
+    for first in range(0, parts, AT_ONCE):
+        for ahead in tl.static_range(AT_ONCE):
+            there = first + ahead < parts
+            slot = (first_slot + tl.minimum(first + ahead, parts - 1)).to(tl.int64)
+            part_reference = tl.load(partial_stats + slot * 2 * COLUMNS + column, cache_modifier=".cg")
+            part_sums = tl.load(partial_stats + (slot * 2 + 1) * COLUMNS + column, cache_modifier=".cg")
+            part_acc = tl.load(
+                partial_out + slot * DIM * COLUMNS + dim * COLUMNS + column[None, :], cache_modifier=".cg"
+            )
+            joint = tl.maximum(reference, part_reference)
+            before = tl.exp2(reference - joint)
+            scale = tl.where(there, tl.exp2(part_reference - joint), 0.0)
+            acc = acc * before[None, :] + part_acc * scale[None, :]
+            sums = sums * before + part_sums * scale
+            reference = joint
     return acc, sums, reference

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+
+import torch
 
 MAX_COLUMNS = 128
 """Query rows times heads per KV head that one product takes; more would not fit the registers."""
+
+
+@functools.cache
+def early_launch(device: torch.device) -> dict[str, bool]:
+    """Launch options: from Hopper on, a kernel is set up while the one ahead of it ends, and then waits for it."""
+    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,8 @@ class SelectTuning:
     """
 
     chunk: int = 4096
-    warps: int = 8
-    sharers: int = 3
+    warps: int = 16
+    sharers: int = 1
     merge_chunk: int = 1024
 
 

@@ -164,8 +164,11 @@ def verify_kernel(
     SHIFT: tl.constexpr,  # octaves between the sample's log-sum-exp and the reference
     LIMIT: tl.constexpr,  # largest sum of weights that is trusted
     STAGES: tl.constexpr,
+    EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):  # fmt: skip
     """One program works through its share of the tiles, one request's head after another."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
     record = programs + program * RECORD
     request = tl.load(record)
