@@ -21,7 +21,7 @@ def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacit
     plan = VerifyPlan.allocate(
         num_heads=kv_heads, num_kv_heads=kv_heads, head_dim=64, max_query_len=1, max_requests=len(prefix_lens) + 1,
         score_capacity=sum(prefix_lens) + 16 * len(prefix_lens) if capacity is None else capacity,
-        granularity=granularity, device=device, tuning=VerifyTuning(tile=32, programs_per_multiprocessor=3),
+        granularity=granularity, device=device, tuning=VerifyTuning(32, 2, 4, 3),
     )  # fmt: skip
     seq_lens = torch.tensor(prefix_lens, dtype=torch.int32, device=device)
     bounds = torch.arange(len(prefix_lens) + 1, dtype=torch.int32, device=device)

@@ -12,7 +12,7 @@ from vegas_spec.config import Granularity
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
 from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.plan_kernel import plan_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, verify_tuning
+from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, shared_memory, verify_tuning
 
 ALIGNMENT_SLACK = 8
 """Percent of programs' time given up, at most, for shares that end where heads end."""
@@ -134,7 +134,7 @@ class VerifyPlan:
             raise refuse("max_query_len * num_heads / num_kv_heads", f"at most {MAX_COLUMNS}", columns)
         if score_capacity % SCORE_ALIGNMENT:
             score_capacity += SCORE_ALIGNMENT - score_capacity % SCORE_ALIGNMENT
-        tuning = tuning or verify_tuning(columns, head_dim)
+        tuning = tuning or verify_tuning(columns, head_dim, shared_memory(device))
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
         num_programs = multiprocessors * tuning.programs_per_multiprocessor
         pairs = max_requests * num_kv_heads

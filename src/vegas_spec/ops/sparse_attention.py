@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vegas_spec.ops.checks import HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
 from vegas_spec.ops.sparse_kernel import sparse_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, sparse_splits, sparse_tuning
+from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, shared_memory, sparse_splits, sparse_tuning
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SparseWorkspace:
         device = torch.device(device)
         if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_COLUMNS:
             raise refuse("num_heads", f"1 to {MAX_COLUMNS} times num_kv_heads ({num_kv_heads})", num_heads)
-        tuning = tuning or sparse_tuning(head_dim)
+        tuning = tuning or sparse_tuning(num_heads // num_kv_heads, head_dim, shared_memory(device))
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
         pairs = max_requests * num_kv_heads
         parts = max(count * sparse_splits(count, multiprocessors, tuning) for count in range(1, pairs + 1))

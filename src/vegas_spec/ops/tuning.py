@@ -35,15 +35,44 @@ class VerifyTuning:
 
     """
 
-    tile: int = 128
-    stages: int = 3
-    warps: int = 8
-    programs_per_multiprocessor: int = 1
+    tile: int
+    stages: int
+    warps: int
+    programs_per_multiprocessor: int
 
 
-def verify_tuning(columns: int, head_dim: int) -> VerifyTuning:
-    """Configuration for `columns` query rows per KV head."""
-    return VerifyTuning()
+# Measured on an H200 with torch 2.11 and Triton 3.6, 2026-11-29 (docs/kernels.md), fastest first; what does not fit a
+# device's shared memory is passed over.
+_VERIFY_WIDE = (VerifyTuning(128, 3, 8, 1), VerifyTuning(64, 3, 4, 1), VerifyTuning(64, 2, 4, 1))
+_VERIFY_NARROW = (VerifyTuning(64, 4, 4, 2),)
+_VERIFY_SMALL = (VerifyTuning(32, 2, 4, 1), VerifyTuning(16, 2, 4, 1))
+
+
+def _shared_bytes(tile: int, stages: int, dim: int, columns: int) -> int:
+    """Shared memory of a program: the tiles in flight, the query, a tile's weights, and what reductions take."""
+    return 2 * (stages * 2 * tile * dim + dim * columns + tile * columns) + 2048
+
+
+def verify_tuning(columns: int, head_dim: int, shared_memory: int) -> VerifyTuning:
+    """Configuration for `columns` query rows per KV head on a multiprocessor with `shared_memory` bytes."""
+    dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
+    preferred = _VERIFY_NARROW if dim <= 64 else _VERIFY_WIDE
+    for tuning in (*preferred, *_VERIFY_SMALL):
+        needed = _shared_bytes(tuning.tile, tuning.stages, dim, columns)
+        if needed * tuning.programs_per_multiprocessor <= shared_memory:
+            return tuning
+    return _VERIFY_SMALL[-1]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may have; for a CPU those of Hopper."""
+    if device.type != "cuda":
+        return 232_448
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 @dataclass(frozen=True)
@@ -83,15 +112,23 @@ class SparseTuning:
 
     """
 
-    tile: int = 128
-    stages: int = 3
-    warps: int = 4
-    programs_per_multiprocessor: int = 1
+    tile: int
+    stages: int
+    warps: int
+    programs_per_multiprocessor: int
 
 
-def sparse_tuning(head_dim: int) -> SparseTuning:
-    """Configuration for a head dimension."""
-    return SparseTuning()
+# Measured as above.
+_SPARSE = (SparseTuning(128, 3, 4, 1), SparseTuning(64, 3, 4, 1), SparseTuning(64, 2, 4, 1), SparseTuning(32, 2, 4, 1))
+
+
+def sparse_tuning(columns: int, head_dim: int, shared_memory: int) -> SparseTuning:
+    """Configuration for `columns` query heads per KV head on a multiprocessor with `shared_memory` bytes."""
+    dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
+    for tuning in _SPARSE:
+        if _shared_bytes(tuning.tile, tuning.stages, dim, columns) <= shared_memory:
+            return tuning
+    return SparseTuning(16, 2, 4, 1)
 
 
 def sparse_splits(pairs: int, multiprocessors: int, tuning: SparseTuning) -> int:
