@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+from triton.runtime import driver
 
 MAX_COLUMNS = 128
 """Query rows times heads per KV head that one product takes; more would not fit the registers."""
@@ -56,8 +57,8 @@ def _shared_bytes(tile: int, stages: int, dim: int, columns: int) -> int:
 def verify_tuning(columns: int, head_dim: int, shared_memory: int) -> VerifyTuning:
     """Configuration for `columns` query rows per KV head on a multiprocessor with `shared_memory` bytes."""
     dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
-    preferred = _VERIFY_NARROW if dim <= 64 else _VERIFY_WIDE
-    for tuning in (*preferred, *_VERIFY_SMALL):
+    preferred: tuple[VerifyTuning, ...] = _VERIFY_NARROW if dim <= 64 else _VERIFY_WIDE
+    for tuning in preferred + _VERIFY_SMALL:
         needed = _shared_bytes(tuning.tile, tuning.stages, dim, columns)
         if needed * tuning.programs_per_multiprocessor <= shared_memory:
             return tuning
@@ -65,14 +66,15 @@ def verify_tuning(columns: int, head_dim: int, shared_memory: int) -> VerifyTuni
 
 
 def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
+    return int(1 << (number - 1).bit_length())
 
 
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may have; for a CPU those of Hopper."""
     if device.type != "cuda":
         return 232_448
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 @dataclass(frozen=True)
