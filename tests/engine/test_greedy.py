@@ -41,21 +41,21 @@ def expect(family: str, llm: LLM, prompts: Sequence[list[int]], max_tokens: int)
 @pytest.mark.parametrize("options", POLICIES, ids=describe)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_policy_says_what_transformers_says(family: str, options: dict[str, Any]) -> None:
-    expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 16)
+    expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 12)
 
 
 @pytest.mark.parametrize("options", VEGAS, ids=describe)
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
 def test_every_way_to_score_says_what_transformers_says(family: str, options: dict[str, Any]) -> None:
-    expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 11)
+    expect(family, make_llm(family, max_num_seqs=3, **options), RAGGED, 9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_outputs_that_cross_the_sliding_window(family: str) -> None:
     llm = make_llm(family, kv_budget_min=24)  # enough for many accepted drafts
     prompts = [random_prompt(9, seed=1), random_prompt(40, seed=2)]
-    outputs = llm.generate(as_prompts(prompts), greedy(60))
-    assert generated(outputs) == [reference(family, prompt, 60) for prompt in prompts]
+    outputs = llm.generate(as_prompts(prompts), greedy(44))
+    assert generated(outputs) == [reference(family, prompt, 44) for prompt in prompts]
     assert all(output.stats.accepted > 0 for output in outputs)
     if family != "mistral_sliding":  # without a layer of full attention a draft misses nothing
         assert any(output.stats.accepted < output.stats.drafted for output in outputs)
@@ -99,7 +99,6 @@ def test_a_shorter_context_than_the_models() -> None:
 @pytest.mark.parametrize("gamma", [1, 2, 16])
 def test_draft_lengths(family: str, gamma: int) -> None:
     expect(family, make_llm(family, num_speculative_tokens=gamma), RAGGED, 16)
-    expect(family, make_llm(family, num_speculative_tokens=gamma, policy="dense"), RAGGED, 16)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +113,13 @@ def test_draft_lengths(family: str, gamma: int) -> None:
 )
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
 def test_budgets(family: str, budget: dict[str, Any]) -> None:
-    expect(family, make_llm(family, **budget), RAGGED, 16)
+    expect(family, make_llm(family, **budget), RAGGED, 12)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral_sliding", "gemma3_text", "gpt_oss"])
 @pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_a_prompt_in_pieces(family: str, chunk: int) -> None:
     expect(family, make_llm(family, prefill_chunk_size=chunk), RAGGED, 8)
-
-
-@pytest.mark.parametrize("options", [{"policy": "vegas"}, {"policy": "vegas", "rows": "all", "granularity": "layer"}])
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "gemma3_text", "gpt_oss"])
-def test_the_kernels_references(family: str, options: dict[str, Any]) -> None:
-    """What runs on a GPU in half precision, in float32 and plain torch: the same answers."""
-    pytest.importorskip("triton")
-    expect(family, make_llm(family, attention="kernels", max_num_seqs=3, **options), RAGGED, 11)
 
 
 # --- engines beside each other --------------------------------------------------------------------------------------
@@ -206,8 +197,8 @@ def test_bad_drafts_cost_time_only(
     monkeypatch: pytest.MonkeyPatch, family: str, options: dict[str, Any], choose: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(Sampler, "choose", choose)
-    outputs = make_llm(family, **options).generate(as_prompts(RAGGED), greedy(14, ignore_eos=False))
-    assert generated(outputs) == [reference(family, prompt, 14, eos_token_id=2) for prompt in RAGGED]
+    outputs = make_llm(family, **options).generate(as_prompts(RAGGED), greedy(10, ignore_eos=False))
+    assert generated(outputs) == [reference(family, prompt, 10, eos_token_id=2) for prompt in RAGGED]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])

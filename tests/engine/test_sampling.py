@@ -77,7 +77,7 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(params=sampling_params(), data=st.data())
 def test_the_distribution(params: SamplingParams, data: st.DataObject) -> None:
     vocab = data.draw(st.integers(2, 9))
@@ -364,7 +364,7 @@ def test_a_model_that_drafts_over_two_entries(
         kv_budget_min=2,
     )
     law = exact_law(3, model_logits, params, LONG_PROMPT)
-    assert_law(sample(llm, params, LONG_PROMPT, 3, 500), law)
+    assert_law(sample(llm, params, LONG_PROMPT, 3, 400), law)
 
 
 def test_drafting_over_two_entries_is_not_the_targets_law() -> None:

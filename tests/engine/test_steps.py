@@ -276,7 +276,7 @@ def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPat
     """All of the cache but the windows of sliding layers is poisoned while drafting."""
     prompts = as_prompts(PROMPTS)
     llm = make_llm(family, kv_budget_min=16)
-    clean = llm.generate(prompts, greedy(24))
+    clean = llm.generate(prompts, greedy(16))
     draft = Engine.draft
 
     def poisoned(self: Engine, phases: Phases, batch: list[Request]) -> None:
@@ -292,7 +292,7 @@ def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPat
             tensor.copy_(original)
 
     monkeypatch.setattr(Engine, "draft", poisoned)
-    outputs = llm.generate(prompts, greedy(24))
+    outputs = llm.generate(prompts, greedy(16))
     assert generated(outputs) == generated(clean)
     for output, expected in zip(outputs, clean, strict=True):
         assert output.stats.accepted_per_position == expected.stats.accepted_per_position
@@ -313,8 +313,8 @@ def test_verification_writes_over_what_drafting_left(
         return verify(self, phases, batch)
 
     monkeypatch.setattr(Engine, "verify", poisoned)
-    outputs = make_llm(family, kv_budget_min=16, **options).generate(as_prompts(PROMPTS), greedy(24))
-    assert generated(outputs) == [reference(family, prompt, 24) for prompt in PROMPTS]
+    outputs = make_llm(family, kv_budget_min=16, **options).generate(as_prompts(PROMPTS), greedy(16))
+    assert generated(outputs) == [reference(family, prompt, 16) for prompt in PROMPTS]
 
 
 def test_a_slot_is_used_again_without_what_the_last_request_left(monkeypatch: pytest.MonkeyPatch) -> None:
