@@ -16,15 +16,21 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vegas_spec import LLM, SamplingParams
+from vegas_spec import LLM, SamplingParams, VegasConfig
+from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.kv_cache import KVCache
+from vegas_spec.engine.phases import TorchPhases
+from vegas_spec.engine.steps import Step
 from vegas_spec.eval.environment import environment
 from vegas_spec.eval.workloads import source_prompt
+from vegas_spec.policies import make_policy
 
 
 def main() -> None:
@@ -79,39 +85,72 @@ def plain_decoding(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def phases(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Medians over repeats of a draft step, a plain step and a verification with and without scores."""
-    tokens = source_prompt(llm, arguments.long_context - arguments.max_tokens).prompt["prompt_token_ids"]
-    params = SamplingParams(temperature=0, max_tokens=arguments.max_tokens, ignore_eos=True)
-    per_run: dict[str, list[float]] = {}
-    for _ in range(arguments.repeats):
-        for name, options in (("plain", {"policy": "full"}), ("dense", {"policy": "dense"}), ("vegas", {})):
-            engine = llm.with_config(**{"policy": "vegas", **options})
-            stats = engine.generate({"prompt_token_ids": tokens}, params)[0].stats
-            passes = stats.iterations + 1
-            per_run.setdefault(f"{name}_verify", []).append(stats.seconds["verify"] / passes)
-            if stats.drafted:
-                per_run.setdefault(f"{name}_draft_step", []).append(stats.seconds["draft"] / stats.drafted)
-                per_run.setdefault(f"{name}_select", []).append(stats.seconds["select"] / passes)
-    median = {name: statistics.median(values) for name, values in per_run.items()}
-    overhead = median["vegas_verify"] + median["vegas_select"] - median["dense_verify"]
+    """Time one step of each kind, in turn, over a cache of random entries: times do not depend on what they are."""
+    model, config = llm.model, VegasConfig()
+    length, rows = arguments.long_context, config.num_speculative_tokens + 1
+    cache = KVCache(model.layers, 1, length + 4 * rows, model.dtype, model.device)
+    for entries in (*cache.keys, *cache.values):
+        entries.normal_()
+    dense, vegas = (TorchPhases(cache, make_policy(each), each) for each in (VegasConfig(policy="dense"), config))
+    [request] = llm._requests({"prompt_token_ids": [0] * (length + 3)}, SamplingParams(max_tokens=4 * rows))
+    request.slot, request.prefix_len = 0, length + 1
+    verified = Rows(0, length, rows)
+
+    def forward(step: Step, positions: range) -> None:
+        model.forward([0] * len(positions), positions, step, range(len(positions)))
+
+    def select() -> None:
+        vegas.select([request], [2])
+
+    def draft() -> None:
+        for position in range(length + 3, length + 3 + config.num_speculative_tokens):
+            forward(vegas.draft([Rows(0, position, 1)]), range(position, position + 1))
+
+    steps = {
+        "plain_step": lambda: forward(dense.verify([Rows(0, length, 1)]), range(length, length + 1)),
+        "verification": lambda: forward(dense.verify([verified]), range(length, length + rows)),
+        "verification_with_scores": lambda: forward(vegas.verify([verified]), range(length, length + rows)),
+        "select": select,
+        "draft": draft,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    with torch.inference_mode():
+        for repeat in range(4 * arguments.repeats + 2):
+            for name, step in steps.items():
+                begin = time.perf_counter()
+                step()
+                if repeat >= 2:  # the first ones warm up
+                    seconds[name].append(time.perf_counter() - begin)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    overhead = median["verification_with_scores"] - median["verification"] + median["select"]
     return {
-        "context": arguments.long_context,
-        "milliseconds": {name: [1e3 * x for x in values] for name, values in per_run.items()},
-        "draft_step_over_plain_step": median["vegas_draft_step"] / median["plain_verify"],
-        "collect_and_select_share_of_verification": overhead / median["dense_verify"],
+        "context": length,
+        "milliseconds": {name: 1e3 * value for name, value in median.items()},
+        "milliseconds_low": {name: 1e3 * min(values) for name, values in seconds.items()},
+        "draft_step_over_plain_step": median["draft"] / config.num_speculative_tokens / median["plain_step"],
+        "collect_and_select_share_of_verification": overhead / median["verification"],
     }
 
 
 def peak_memory(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
     """Peak resident bytes of either side in a process of its own."""
     length = arguments.long_context - arguments.max_tokens
-    tokens_file = Path("/tmp/vegas-benchmark-tokens.json")
-    tokens_file.write_text(json.dumps(source_prompt(llm, length).prompt["prompt_token_ids"]))
     peaks = {}
-    for side in ("engine", "transformers"):
-        command = [sys.executable, __file__, arguments.model, "--memory-of", side, "--tokens-file", str(tokens_file)]
-        command += ["--max-tokens", str(arguments.max_tokens)]
-        peaks[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peak"]
+    with tempfile.TemporaryDirectory() as folder:
+        tokens_file = Path(folder) / "tokens.json"
+        tokens_file.write_text(json.dumps(source_prompt(llm, length).prompt["prompt_token_ids"]))
+        for side in ("engine", "transformers"):
+            command = [
+                sys.executable,
+                __file__,
+                arguments.model,
+                "--memory-of",
+                side,
+                "--tokens-file",
+                str(tokens_file),
+            ]
+            command += ["--max-tokens", str(arguments.max_tokens)]
+            peaks[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peak"]
     return {
         "context": arguments.long_context,
         "peak_bytes": peaks,
