@@ -67,6 +67,8 @@ def score_rows(
         if visible is not None:
             per_row = per_row.masked_fill(~visible[:, None, :], 0.0)
     groups = num_kv_heads if granularity == "kv_head" else 1
+    if groups == 1:
+        return per_row.reshape(1, rows * heads, keys).sum(1, dtype=dtype)
     return per_row.view(rows, groups, heads // groups, keys).sum((0, 2), dtype=dtype)
 
 

@@ -169,9 +169,11 @@ def _attend_explicitly(
 
 def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Scaled products before softmax and soft-cap, shape ``[rows, num_query_heads, keys]``; shapes as in `attend`."""
-    heads, rows, dim = query.shape
-    grouped = (query * scale).reshape(key.shape[0], -1, dim)
+    (heads, rows, dim), kv_heads = query.shape, key.shape[0]
+    # Rows outermost within a KV head: it is the small operand that is brought into the order of the result.
+    grouped = (query * scale).view(kv_heads, -1, rows, dim).transpose(1, 2).reshape(kv_heads, -1, dim)
     # A matrix product takes the keys as they lie; a batched one copies what is not contiguous.
     products = [torch.mm(head_rows, keys.t()) for head_rows, keys in zip(grouped, key, strict=True)]
-    logits = products[0] if len(products) == 1 else torch.stack(products)
-    return logits.view(heads, rows, key.shape[1]).transpose(0, 1)
+    if kv_heads == 1:
+        return products[0].view(rows, heads, -1)
+    return torch.stack([product.view(rows, heads // kv_heads, -1) for product in products], dim=1).flatten(1, 2)
