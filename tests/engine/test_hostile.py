@@ -235,6 +235,12 @@ def test_code_from_the_model_is_not_run(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_known_model_that_was_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VEGAS_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="vegas models fetch qwen2.5-coder-0.5b"):
+        LLM("qwen2.5-coder-0.5b")
+
+
 def test_a_hub_model_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     refused("nobody/no-such-model", "^cannot load nobody/no-such-model: ")

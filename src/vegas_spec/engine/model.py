@@ -142,7 +142,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
     Parameters
     ----------
     name : str
-        Hub id, path of a folder that transformers reads, or path of a ``.gguf`` file.
+        Hub id, path of a folder that transformers reads, path of a ``.gguf`` file, or a name of `vegas_spec.models`
+        that has been fetched.
     dtype : {"auto", "float32", "bfloat16", "float16"}
         ``auto`` is the checkpoint's own (bfloat16 for a GGUF file).
     device : str
@@ -195,7 +196,20 @@ def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         return str(path), {}
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no model folder {name}")
+    if "/" not in name and (folder := _known_folder(name)) is not None:
+        return str(folder), {}
     return name, {} if revision is None else {"revision": revision}
+
+
+def _known_folder(name: str) -> Path | None:
+    """Find a model of `vegas_spec.models` where it was fetched to; None if it is not one of them."""
+    from vegas_spec.models import is_fetched, known_models, model_folder
+
+    if name not in [known.name for known in known_models()]:
+        return None
+    if not is_fetched(name):
+        raise ModelError(f"{name} is not on this machine yet; fetch it with: vegas models fetch {name}")
+    return model_folder(name)
 
 
 def _torch_dtype(dtype: str, options: dict[str, Any]) -> torch.dtype | str:
