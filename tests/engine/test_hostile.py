@@ -237,7 +237,7 @@ def test_code_from_the_model_is_not_run(folder: Path, tmp_path: Path) -> None:
 
 def test_a_known_model_that_was_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VEGAS_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="vegas models fetch qwen2.5-coder-0.5b"):
+    with pytest.raises(ModelError, match=r"vegas models fetch qwen2\.5-coder-0\.5b"):
         LLM("qwen2.5-coder-0.5b")
 
 
