@@ -23,7 +23,8 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
-from vegas_spec.vllm import hooks, plugin
+from vegas_spec.vllm import fall_back, flash_attention, hooks, plugin, speculator
+from vegas_spec.vllm.memory import MemoryLimits, memory_limits
 
 # What the interpreter cannot run of vLLM's own sampling: a top-k kernel, which vLLM has in torch too, and a function of
 # the device's library.
@@ -59,18 +60,62 @@ def plain(output):
     }
 
 
+def tally(llm):
+    """Count what the engine's scheduler sees; vLLM's own metrics are those of the process's latest engine."""
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    if core is None:
+        return None
+    counted = {"drafted": 0, "accepted": 0, "preempted": 0}
+    stats, preempt = core.scheduler.make_spec_decoding_stats, core.scheduler._preempt_request
+
+    def make_spec_decoding_stats(*args, **kwargs):
+        counted["drafted"] += kwargs["num_draft_tokens"]
+        counted["accepted"] += kwargs["num_accepted_tokens"]
+        return stats(*args, **kwargs)
+
+    def preempt_request(*args, **kwargs):
+        counted["preempted"] += 1
+        return preempt(*args, **kwargs)
+
+    core.scheduler.make_spec_decoding_stats = make_spec_decoding_stats
+    core.scheduler._preempt_request = preempt_request
+    return counted
+
+
 class Engines:
     """What a test can ask for."""
 
     def __init__(self, folder):
         self.folder = folder
         self.engines = {}
+        self.tallies = {}
 
     def start(self, name, model, **options):
         """Start an engine under a name; nothing if it runs already."""
         if name not in self.engines:
             path = serving_models.save_tiny_model(model, self.folder)
             self.engines[name] = LLM(str(path), **{**COMMON, **options})
+            self.tallies[name] = tally(self.engines[name])
+
+    def cost_of_a_pass(self, **cost):
+        """Have engines that start from now on take this for what a forward pass reads."""
+        fall_back.Cost.estimate = classmethod(lambda cls, vllm_config: cls(**cost))
+
+    def room_for_scores(self, tokens):
+        """Have engines that start from now on score this many tokens per step at most; None ends it."""
+        limited = lambda *args: MemoryLimits(tokens, None)  # noqa: E731
+        speculator.memory_limits = memory_limits if tokens is None else limited
+
+    def scores_dropped(self, name):
+        """How often a request found no room for its scores."""
+        return int(self.runner(name).speculator.draft_kv.plan.dropped)
+
+    def gpu_backend(self):
+        """What the GPU backend is composed of here, and which hooks of it vLLM lacks; it cannot run here."""
+        backend = flash_attention.VegasFlashAttentionBackend
+        impl, builder = backend.get_impl_cls(), backend.get_builder_cls()
+        open_methods = {*impl.__abstractmethods__, *builder.__abstractmethods__}
+        return backend.get_name(), impl.__mro__[2].__name__, sorted(open_methods), hooks.faults(hooks.CUDA)
 
     def runner(self, name):
         return self.engines[name].llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
@@ -152,18 +197,19 @@ class Engines:
             EngineArgs.create_engine_config = create
 
     def counters(self, name):
-        """Speculative decoding counters, and preemptions, since the engine's start."""
-        wanted = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens", "vllm:num_preemptions")
-        metrics = self.engines[name].get_metrics()
-        return {m.name.removeprefix("vllm:"): m.value for m in metrics if m.name in wanted}
+        """Drafted and accepted tokens, and preemptions, since the engine's start."""
+        if self.tallies[name] is not None:
+            return dict(self.tallies[name])
+        wanted = {"vllm:spec_decode_num_draft_tokens": "drafted", "vllm:spec_decode_num_accepted_tokens": "accepted"}
+        return {wanted[m.name]: m.value for m in self.engines[name].get_metrics() if m.name in wanted}
 
     def corrupt_drafts(self, name, share, seed=0):
         """From now on replace this share of the drafted tokens by random ones; 0 ends it."""
-        speculator = self.runner(name).speculator
-        speculator.__dict__.pop("sample_draft", None)
+        drafter = self.runner(name).speculator
+        drafter.__dict__.pop("sample_draft", None)
         if share == 0:
             return
-        original = speculator.sample_draft
+        original = drafter.sample_draft
         generator = torch.Generator().manual_seed(seed)
 
         def sample_draft(*args, **kwargs):
@@ -171,14 +217,14 @@ class Engines:
             wrong = torch.rand(tokens.shape, generator=generator) < share
             return torch.where(wrong, torch.randint(0, 256, tokens.shape, generator=generator), tokens)
 
-        speculator.sample_draft = sample_draft
+        drafter.sample_draft = sample_draft
 
     def bias_drafts(self, name, size, seed=0):
         """From now on add noise of this size to the draft's logits, so that its distribution is a wrong one."""
-        speculator = self.runner(name).speculator
-        original = type(speculator).compute_draft_logits
+        drafter = self.runner(name).speculator
+        original = type(drafter).compute_draft_logits
         noise = size * torch.randn(serving_models.VOCAB, generator=torch.Generator().manual_seed(seed))
-        speculator.compute_draft_logits = lambda *args: original(speculator, *args) + noise
+        drafter.compute_draft_logits = lambda *args: original(drafter, *args) + noise
 
     def exact_distribution(self, model, prompt, length, temperature, top_k, top_p, repetition_penalty):
         """Probability of every continuation of this length under plain sampling, computed with transformers."""

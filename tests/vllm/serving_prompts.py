@@ -2,7 +2,7 @@
 
 import random
 
-VEGAS = {"method": "vegas", "num_speculative_tokens": 3, "kv_budget": 0.3, "kv_budget_min": 24}
+VEGAS = {"method": "vegas", "num_speculative_tokens": 3, "kv_budget": 0.3, "kv_budget_min": 24, "fall_back": False}
 """Small enough to leave most of a test's context out, so that drafts are wrong now and then."""
 
 

@@ -26,7 +26,7 @@ def test_asking(engines, asked):
         "method": "custom_class",
         "num_speculative_tokens": 4,
         "draft_sample_method": "probabilistic",
-        "options": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(),
+        "options": {"config": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(), "fall_back": True},
         "backend": "CUSTOM",
         "lookahead": 4,
         "v2": True,
@@ -37,7 +37,7 @@ def test_asking(engines, asked):
 def test_defaults(engines):
     """Only the method is required."""
     config = engines.configure("qwen3", speculative_config={"method": "vegas"})
-    assert config["options"] == VegasConfig().to_dict()
+    assert config["options"] == {"config": VegasConfig().to_dict(), "fall_back": True}
 
 
 @pytest.mark.parametrize("asked", [{}, {"speculative_config": {"method": "vegas", "policy": "full"}}])
@@ -60,6 +60,7 @@ REFUSED = {
     "unknown": ({"kv_bugdet": 0.1}, "unknown key of speculative_config 'kv_bugdet'; did you mean 'kv_budget'?"),
     "value": ({"kv_budget": 7}, "kv_budget must be a share of the context"),
     "gamma": ({"num_speculative_tokens": 17}, "num_speculative_tokens must be an integer from 1 to 16; got 17"),
+    "fall back": ({"fall_back": "no"}, "fall_back must be true or false; got 'no'"),
     "draft model": ({"model": "some/draft"}, "takes no draft model"),
     "rows": ({"rows": "last"}, "got 'last'"),
     "rejection": ({"rejection_sample_method": "fly"}, "changes what the model says"),
@@ -134,3 +135,8 @@ def test_disabled_by_environment(monkeypatch):
     monkeypatch.setenv("VEGAS_DISABLE", "1")
     monkeypatch.setattr(plugin, "hooks", None)
     plugin.register()
+
+
+def test_gpu_backend_fits(engines):
+    """The GPU backend extends vLLM's FlashAttention and leaves nothing open; running it needs a GPU."""
+    assert engines.gpu_backend() == ("CUSTOM", "FlashAttentionImpl", [], [])

@@ -40,7 +40,7 @@ def batch(*requests):
 )
 def test_scored_rows(requests, starts, index):
     """Verifications are scored whole, prompts by their last row."""
-    rows = scored_rows(batch(*requests), gamma=3)
+    rows = scored_rows(batch(*requests), gamma=3, falls_back=False)
     assert rows.query_start_loc.tolist() == starts
     assert (rows.index if rows.index is None else rows.index.tolist()) == index
 
@@ -64,7 +64,7 @@ def verify(draft_kv, rows, cache, layer=0):
     """One layer's verification with random queries."""
     query = torch.randn(int(rows.query_start_loc[-1]), 4, 32)
     keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
-    draft_kv.prepare(rows)
+    draft_kv.prepare(rows, (0, 1), BLOCK)
     LayerDraftKV(draft_kv, layer).verify(
         query, keys, values, rows, Likeness(0.2, None, None), out=torch.empty_like(query)
     )
@@ -74,7 +74,7 @@ def test_slots_are_the_requests_own():
     """Every slot that a draft will read lies in a block of its request; recent positions are all there."""
     draft_kv = make()
     step = batch((4, 100, False), (1, 37, False), (4, 4, False))
-    rows = scored_rows(step, gamma=3)
+    rows = scored_rows(step, gamma=3, falls_back=False)
     verify(draft_kv, rows, torch.randn(24, 2, BLOCK, 64))
     for request, (length, query) in enumerate([(100, 4), (37, 1), (4, 4)]):
         prefix = length - query + 1
@@ -93,7 +93,7 @@ def test_a_padding_row_writes_nothing():
     draft_kv = make()
     draft_kv.slots.fill_(-7)
     step = batch((4, 50, False), (0, 0, False))
-    verify(draft_kv, scored_rows(step, gamma=3), torch.randn(16, 2, BLOCK, 64))
+    verify(draft_kv, scored_rows(step, gamma=3, falls_back=False), torch.randn(16, 2, BLOCK, 64))
     assert (draft_kv.slots[0, 1] == -7).all()
     assert (draft_kv.slots[1] == -7).all()
 
@@ -120,7 +120,35 @@ def test_memory_is_bounded():
     bounded = make(max_bytes=unbounded.slots.nbytes // 2)
     assert bounded.slots.nbytes <= unbounded.slots.nbytes // 2
     assert CONFIG.kv_budget_min <= bounded.most < unbounded.most
-    rows = scored_rows(batch((4, 128, False)), gamma=3)
+    rows = scored_rows(batch((4, 128, False)), gamma=3, falls_back=False)
     verify(bounded, rows, torch.randn(8, 2, BLOCK, 64))
     assert int(bounded.counts[0]) == bounded.most
     assert make(max_bytes=1).most == CONFIG.kv_budget_min
+
+
+def test_a_draft_after_plain_decoding():
+    """Plain steps are not scored; should a draft follow after all, all layers read the first and latest positions."""
+    draft_kv = make()
+    step = batch((1, 100, False), (1, 30, False))
+    rows = scored_rows(step, gamma=3, falls_back=True)
+    assert not rows.scored
+    draft_kv.prepare(rows, (0, 1), BLOCK)
+    draft_kv.choose_unscored()
+    for request, prefix in enumerate((100, 30)):
+        count = CONFIG.budget(prefix)
+        table = step.block_table_tensor[request].tolist()
+        first = min(16, count)
+        positions = [*range(first), *range(prefix - count + first, prefix + draft_kv.tail)]
+        expected = [table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
+        for layer, head in ((0, 0), (1, 1)):
+            assert draft_kv.slots[layer, request, head, : count + draft_kv.tail].tolist() == expected
+
+
+def test_a_scored_step_forgets_the_plain_one():
+    """Only the last step counts."""
+    draft_kv = make()
+    draft_kv.prepare(scored_rows(batch((1, 100, False)), gamma=3, falls_back=True), (0, 1), BLOCK)
+    rows = scored_rows(batch((4, 100, False)), gamma=3, falls_back=True)
+    assert rows.scored
+    verify(draft_kv, rows, torch.randn(8, 2, BLOCK, 64))
+    assert not draft_kv.unscored

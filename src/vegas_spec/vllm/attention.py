@@ -16,13 +16,18 @@ from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 Phase = Literal["verify", "draft"]
 
 
-def scored_rows(common: Any, gamma: int) -> ScoredRows:
+def scored_rows(common: Any, gamma: int, falls_back: bool) -> ScoredRows:
     """Which rows of a step are scored, from vLLM's description of the batch.
+
+    An engine that falls back to plain decoding does so in steps of one row per request, which are not scored: one CUDA
+    graph serves all of them.
 
     What is read on the host is there already: how many tokens each request runs, and whether they are its prompt's.
     """
     starts, seq_lens, blocks = common.query_start_loc, common.seq_lens, common.block_table_tensor
     prefilling = common.is_prefilling
+    if falls_back and common.max_query_len == 1:
+        return ScoredRows(starts, seq_lens, blocks, None, scored=False)
     if common.max_query_len <= gamma + 1 and (prefilling is None or not bool(prefilling.any())):
         return ScoredRows(starts, seq_lens, blocks, None)
     bounds = common.query_start_loc_cpu.tolist()
@@ -51,14 +56,21 @@ class VegasMetadataBuilder:
     draft_kv: DraftKV | None = None
     """Set by the speculator on the builders that serve verification in full-attention layers."""
 
+    selecting: tuple[int, ...] = ()
+    """Which layers of ``draft_kv`` they are."""
+
+    falls_back: bool = False
+    block_size: int
+
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         """See `AttentionMetadataBuilder.build`; prepares the step's scoring on the way."""
         metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)  # type: ignore[misc]
         metadata.phase = self.phase
         metadata.scored = None
         if self.draft_kv is not None:
-            metadata.scored = scored_rows(common_attn_metadata, self.draft_kv.config.num_speculative_tokens)
-            self.draft_kv.prepare(metadata.scored)
+            gamma = self.draft_kv.config.num_speculative_tokens
+            metadata.scored = scored_rows(common_attn_metadata, gamma, self.falls_back)
+            self.draft_kv.prepare(metadata.scored, self.selecting, self.block_size)
         return metadata
 
 
@@ -95,6 +107,8 @@ class VegasAttention:
             self.vegas.draft(query[:tokens], keys, values, attn_metadata.seq_lens, like, out=output[:tokens])
             return output
         rows = attn_metadata.scored
+        if not rows.scored:
+            return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         if rows.index is None:
             self.vegas.verify(query[:tokens], keys, values, rows, like, out=output[:tokens])
             return output

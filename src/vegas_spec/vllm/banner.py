@@ -7,6 +7,7 @@ from typing import Any
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm import hooks
 from vegas_spec.vllm.draft_kv import DraftKV
+from vegas_spec.vllm.fall_back import FallBack
 
 
 def _logger() -> Any:
@@ -53,3 +54,15 @@ def announce(
 ) -> None:
     """Log `describe`."""
     _logger().info("%s", describe(config, draft_kv, selecting, layers, graphs, logits_bytes))
+
+
+def announce_fall_back(rule: FallBack, max_num_seqs: int) -> None:
+    """Log from which context on drafting is expected to gain."""
+    single, full = (rule.shortest_gaining_context(batch) for batch in (1, max_num_seqs))
+    _logger().info(
+        "vegas drafts where it gains: expected from %s tokens of context for one request, from %s each for %d; "
+        'set "fall_back": false to draft always',
+        single,
+        full,
+        max_num_seqs,
+    )

@@ -5,6 +5,7 @@ Row ``i`` of a verified batch is row ``i`` of the draft's batch, so nothing here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,8 @@ class ScoredRows:
         As `vegas_spec.ops.verify_attention` takes them.
     index : Tensor or None
         Where the scored rows stand among the step's tokens, int64; None if they are all of them.
+    scored : bool
+        False for plain decoding, after which a draft is not expected; then there is one row per request.
 
     """
 
@@ -32,6 +35,7 @@ class ScoredRows:
     seq_lens: Tensor
     block_table: Tensor
     index: Tensor | None
+    scored: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,8 @@ class DraftKV:
             max_requests=max_requests,
             device=device,
         )
+        self.unscored: dict[tuple[int, ...], tuple[ScoredRows, int]] = {}
+        """Rows and block size of the last step's plain decoding, by the layers that it concerns."""
         self.counts = torch.zeros(max_requests, dtype=torch.int32, device=device)
         self.slots = torch.zeros((num_layers, max_requests, groups, width), dtype=torch.int32, device=device)
 
@@ -120,11 +126,43 @@ class DraftKV:
         sparse = (self.workspace.partial_out, self.workspace.partial_stats, self.workspace.arrivals)
         return sum(self.plan.scratch_bytes().values()) + sum(t.nbytes for t in (self.slots, self.counts, *sparse))
 
-    def prepare(self, rows: ScoredRows) -> None:
-        """Lay out one step's scoring, before the first layer runs; reads lengths on the device only."""
-        self.plan.prepare(rows.query_start_loc, rows.seq_lens)
+    def prepare(self, rows: ScoredRows, layers: Sequence[int], block_size: int) -> None:
+        """Lay out one step's scoring for these layers, before the first runs; reads lengths on the device only."""
+        self.unscored.pop(tuple(layers), None)
+        if rows.scored:
+            self.lay_out(rows)
+        else:
+            self.unscored[tuple(layers)] = rows, block_size
+
+    def lay_out(self, rows: ScoredRows) -> None:
+        """Set every request's prefix, budget and place in the score scratch."""
         batch = rows.seq_lens.shape[0]
+        self.plan.prepare(rows.query_start_loc, rows.seq_lens)
         self.counts[:batch] = budgets(self.plan.prefix_lens[:batch], self.config).clamp(min=0, max=self.most)
+
+    def choose_unscored(self) -> None:
+        """Before a draft that follows plain decoding after all: the first and the latest positions, in every layer."""
+        for layers, (rows, block_size) in self.unscored.items():
+            batch = rows.seq_lens.shape[0]
+            self.lay_out(rows)
+            self.plan.score_offsets[:batch] = -1
+            first = self.slots[layers[0], :batch]
+            self.select(rows, first, block_size)
+            for layer in layers[1:]:
+                self.slots[layer, :batch] = first
+        self.unscored.clear()
+
+    def select(self, rows: ScoredRows, slots: Tensor, block_size: int) -> None:
+        """Choose what each request's next draft reads in a layer."""
+        select_kv(
+            self.plan,
+            self.counts[: rows.seq_lens.shape[0]],
+            rows.block_table,
+            block_size,
+            slots=slots,
+            score=self.config.score,
+            tail=self.tail,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,15 +199,7 @@ class LayerDraftKV:
             softcap=like.softcap,
             sinks=like.sinks,
         )
-        select_kv(
-            owner.plan,
-            owner.counts[:batch],
-            rows.block_table,
-            key_cache.shape[1],
-            slots=owner.slots[self.layer, :batch],
-            score=owner.config.score,
-            tail=owner.tail,
-        )
+        owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1])
 
     def draft(
         self,

@@ -61,6 +61,16 @@ CONFIGURATION = (
     ),
     Hook("vllm.config:VllmConfig.num_lookahead_tokens", (), "replaced: KV slots for the drafts"),
     Hook(
+        "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
+        ("self", "scheduler_output"),
+        "replaced: no drafts where they cannot gain",
+    ),
+    Hook(
+        "vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
+        ("self", "num_draft_tokens", "num_accepted_tokens"),
+        "replaced: sees what was accepted",
+    ),
+    Hook(
         "vllm.v1.worker.gpu.spec_decode:init_speculator",
         ("vllm_config", "device"),
         "replaced: builds our speculator",

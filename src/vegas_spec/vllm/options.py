@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vegas_spec.config import ConfigError, VegasConfig, reject_unknown
+from vegas_spec.config import ConfigError, VegasConfig, invalid, reject_unknown
 
 METHOD = "vegas"
 SPECULATOR = "vegas_spec.vllm.speculator.VegasSpeculator"
@@ -25,6 +25,9 @@ VLLM_OPTIONS = (
     "synthetic_acceptance_length",
 )
 """Keys of vLLM's own speculative configuration that keep their meaning beside ours."""
+
+FALL_BACK = "fall_back"
+"""Ours, but no option of the method: whether to decode plainly where drafting cannot gain. True unless set."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
 POLICIES = ("vegas", "dense", "full")
@@ -54,15 +57,18 @@ def requested_options(engine_args: Any) -> dict[str, Any] | None:
     return options
 
 
-def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, dict[str, Any]]:
-    """Our options, validated, and those that stay vLLM's."""
+def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[str, Any]]:
+    """Our options, validated; whether to fall back; and what stays vLLM's."""
     given = {key: value for key, value in options.items() if key != "method"}
+    falls_back = given.pop(FALL_BACK, True)
+    if not isinstance(falls_back, bool):
+        raise invalid(FALL_BACK, "true or false", falls_back)
     if "model" in given:
         raise ConfigError(
             f"speculative_config with method 'vegas' takes no draft model: the target drafts for itself; "
             f"got model={given['model']!r}. Leave it out."
         )
-    reject_unknown(list(given), [*VEGAS_OPTIONS, *VLLM_OPTIONS], "key of speculative_config")
+    reject_unknown(list(given), [*VEGAS_OPTIONS, FALL_BACK, *VLLM_OPTIONS], "key of speculative_config")
     config = VegasConfig.from_dict({key: given[key] for key in given if key in VEGAS_OPTIONS})
     if config.policy not in POLICIES:
         raise ConfigError(
@@ -81,7 +87,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, dict[str, An
             f"vegas supports rejection_sample_method {', '.join(REJECTION_METHODS)}; got {rejection!r}, which changes "
             "what the model says. Use 'standard' instead."
         )
-    return config, stock
+    return config, falls_back, stock
 
 
 def check_backend(engine_args: Any) -> None:
@@ -111,7 +117,7 @@ def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
         return
     if engine_args.spec_model is not None:
         options["model"] = engine_args.spec_model
-    config, stock = split_options(options)
+    config, falls_back, stock = split_options(options)
     check_backend(engine_args)
     additional = engine_args.additional_config
     if not isinstance(additional, Mapping) or ADDITIONAL_CONFIG_KEY in additional:
@@ -133,7 +139,8 @@ def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
             "draft_sample_method": "probabilistic",
             **stock,
         }
-        translated["additional_config"] = {**additional, ADDITIONAL_CONFIG_KEY: config.to_dict()}
+        ours = {"config": config.to_dict(), FALL_BACK: falls_back}
+        translated["additional_config"] = {**additional, ADDITIONAL_CONFIG_KEY: ours}
         translated["attention_backend"] = AttentionBackendEnum.CUSTOM
         attention = engine_args.attention_config
         if getattr(attention, "backend", None) is not None:
@@ -156,4 +163,29 @@ def is_vegas(vllm_config: Any) -> bool:
 
 def vegas_config(vllm_config: Any) -> VegasConfig:
     """The options this engine was started with."""
-    return VegasConfig.from_dict(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY])
+    return VegasConfig.from_dict(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]["config"])
+
+
+def falls_back(vllm_config: Any) -> bool:
+    """Whether this engine decodes plainly where drafting cannot gain."""
+    return bool(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY][FALL_BACK])
+
+
+def arrange_fall_back(vllm_config: Any) -> None:
+    """Have plain decoding ready where it may be wanted, or settle that it is not.
+
+    vLLM captures CUDA graphs for the draft lengths that stand in its schedule by batch size, and no draft is a length;
+    the one made here only names it, since `fall_back.FallBack` decides. A schedule of the user's stays as it is and
+    decides alone. Ranks of data parallelism must agree on the length, so they always draft.
+    """
+    speculative, most = vllm_config.speculative_config, vllm_config.scheduler_config.max_num_seqs
+    ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
+    if (
+        speculative.num_speculative_tokens_per_batch_size is not None
+        or vllm_config.parallel_config.data_parallel_size > 1
+        or most == 1
+    ):
+        ours[FALL_BACK] = False
+    if ours[FALL_BACK]:
+        gamma = speculative.num_speculative_tokens
+        speculative.num_speculative_tokens_per_batch_size = [(1, most - 1, gamma), (most, most, 0)]

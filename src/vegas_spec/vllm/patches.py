@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vegas_spec.vllm import banner, hooks, options, refusals
+from vegas_spec.vllm.fall_back import Cost, FallBack
 
 _MARK = "_vegas_original"
 BACKEND = "vegas_spec.vllm.flash_attention.VegasFlashAttentionBackend"
@@ -41,6 +42,7 @@ def create_engine_config(original: Callable[..., Any]) -> Callable[..., Any]:
             vllm_config = original(self, *args, **kwargs)
         if options.is_vegas(vllm_config):
             refusals.check(vllm_config)
+            options.arrange_fall_back(vllm_config)
             banner.warn_if_untested()
         return vllm_config
 
@@ -108,6 +110,50 @@ def init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def update_after_schedule(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ask for no drafts where they cannot gain."""
+
+    def wrapped(self: Any, scheduler_output: Any) -> Any:
+        rule = fall_back_rule(self)
+        if rule is not None:
+            contexts = []
+            for request_id, scheduled in scheduler_output.num_scheduled_tokens.items():
+                request = self.requests[request_id]
+                length = request.num_computed_tokens + scheduled
+                if length >= request.num_prompt_tokens:
+                    contexts.append(length)
+            drafts = rule.decide(contexts)
+            scheduler_output.num_spec_tokens_to_schedule = self.num_spec_tokens if drafts else 0
+        return original(self, scheduler_output)
+
+    return wrapped
+
+
+def spec_decoding_stats(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the rule see what was accepted."""
+
+    def wrapped(self: Any, *args: Any, num_accepted_tokens: int, **kwargs: Any) -> Any:
+        rule = fall_back_rule(self)
+        if rule is not None:
+            rule.observe(num_accepted_tokens)
+        return original(self, *args, num_accepted_tokens=num_accepted_tokens, **kwargs)
+
+    return wrapped
+
+
+def fall_back_rule(scheduler: Any) -> FallBack | None:
+    """The scheduler's own rule, made when first asked for; None for schedulers of other engines."""
+    if not hasattr(scheduler, "_vegas_fall_back"):
+        config = scheduler.vllm_config
+        wanted = options.is_vegas(config) and options.falls_back(config)
+        rule = FallBack(options.vegas_config(config), Cost.estimate(config)) if wanted else None
+        if rule is not None:
+            banner.announce_fall_back(rule, config.scheduler_config.max_num_seqs)
+        scheduler._vegas_fall_back = rule
+    found: FallBack | None = scheduler._vegas_fall_back
+    return found
+
+
 def cpu_backend(original: Callable[..., Any]) -> Callable[..., Any]:
     """On a CPU vLLM ignores the chosen backend; CUSTOM is set by nobody but us there."""
 
@@ -124,12 +170,15 @@ def apply() -> None:
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.worker.gpu import spec_decode
 
     replace(EngineArgs, "create_engine_config", create_engine_config)
     replace(EngineArgs, "add_cli_args", add_cli_args)
     replace(VllmConfig, "_get_v2_model_runner_unsupported_features", unsupported_features)
     replace(VllmConfig, "num_lookahead_tokens", num_lookahead_tokens)
+    replace(Scheduler, "_update_after_schedule", update_after_schedule)
+    replace(Scheduler, "make_spec_decoding_stats", spec_decoding_stats)
     replace(spec_decode, "init_speculator", init_speculator)
     # The runner imports the function by name; where it was imported before us, that name is replaced too.
     runner = sys.modules.get("vllm.v1.worker.gpu.model_runner")

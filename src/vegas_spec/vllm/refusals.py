@@ -90,7 +90,15 @@ def _old_runner(config: Any) -> str | None:
     return None if config.use_v2_model_runner else "the V1 runner"
 
 
+def _platform(config: Any) -> str | None:
+    from vllm.platforms import current_platform
+
+    platform: Any = current_platform
+    return None if platform.is_cuda() or platform.is_cpu() else platform.device_name
+
+
 REFUSALS = (
+    Refusal("supports NVIDIA GPUs and CPUs", _platform, "Serve on one of these, or without vegas"),
     Refusal(
         "requires vLLM's V2 model runner",
         _old_runner,
@@ -110,6 +118,12 @@ REFUSALS = (
         "supports text models",
         _multimodal,
         "Pass --language-model-only to serve its language model, or serve it without vegas",
+    ),
+    Refusal(
+        "supports one position per token", given("model_config.uses_mrope"), "Serve this model (M-RoPE) without vegas"
+    ),
+    Refusal(
+        "supports prompts of tokens", given("model_config.enable_prompt_embeds"), "Leave --enable-prompt-embeds out"
     ),
     Refusal("supports softmax attention", given("model_config.use_mla"), "Serve this model (MLA) without vegas"),
     Refusal(

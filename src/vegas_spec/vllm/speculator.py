@@ -29,7 +29,7 @@ from vegas_spec.vllm import banner, refusals
 from vegas_spec.vllm.draft_graphs import DraftGraphs
 from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV
 from vegas_spec.vllm.memory import memory_limits
-from vegas_spec.vllm.options import vegas_config
+from vegas_spec.vllm.options import falls_back, vegas_config
 
 
 class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
@@ -105,9 +105,11 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             for builder in group.metadata_builders:
                 builder.phase = "draft"
         for group in itertools.chain.from_iterable(target_attn_groups):
-            if not self.selecting_layers.keys().isdisjoint(group.layer_names):
-                for builder in group.metadata_builders:
-                    builder.draft_kv = self.draft_kv
+            selecting = tuple(index for index, name in enumerate(self.selecting_layers) if name in group.layer_names)
+            for builder in group.metadata_builders if selecting else ():
+                builder.draft_kv = self.draft_kv
+                builder.selecting = selecting
+                builder.falls_back = falls_back(self.vllm_config)
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Capture the draft loop in full graphs where the target decodes in full graphs; else run it eagerly."""
@@ -177,6 +179,8 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             return self.drafts(num_reqs)
         self._copy_request_inputs(num_reqs, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
         self.prepare_first_step(input_batch, num_sampled, num_rejected, last_sampled)
+        if self.draft_kv is not None:
+            self.draft_kv.choose_unscored()
         upper_bound = input_batch.seq_lens_cpu_upper_bound[:num_reqs]
         self.draft_max_seq_len = min(int(upper_bound.max()) + steps, self.max_model_len)
 

@@ -1,0 +1,68 @@
+"""Where drafting cannot gain, the engine decodes plainly, and drafts again where it can."""
+
+import pytest
+from serving_prompts import VEGAS, prompts
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.vllm.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack
+
+GIB = 2**30
+QWEN3_8B = Cost(fixed=15.3 * GIB + 36 * 0.125 * GIB, per_token=36 * 8 * 128 * 2 * 2)
+
+
+@pytest.mark.parametrize(
+    ("context", "batch", "gains"),
+    [(32_768, 16, True), (130_000, 4, True), (16_384, 16, True), (1024, 32, False), (4096, 8, False), (100, 1, False)],
+)
+def test_rule(context, batch, gains):
+    """8B shapes on one GPU: long contexts gain, short ones do not."""
+    assert FallBack(VegasConfig(), QWEN3_8B).decide([context] * batch) == gains
+
+
+def test_rule_wants_drafts_to_be_accepted():
+    """The same batch, when hardly any draft is."""
+    rule = FallBack(VegasConfig(), QWEN3_8B)
+    for _ in range(1000):
+        rule.observe(0)
+    assert not rule.decide([32_768] * 16)
+    for _ in range(5000):
+        rule.decide([32_768] * 16)
+    assert rule.drafting
+    assert rule.accepted < EXPECTED_ACCEPTANCE * 6
+
+
+def test_between_the_thresholds_nothing_changes():
+    """A batch at the border does not switch back and forth."""
+    rule = FallBack(VegasConfig(), QWEN3_8B)
+    border = next(n for n in range(100, 100_000, 100) if SUSPEND_BELOW < rule.gain([n] * 8) < RESUME_ABOVE)
+    assert rule.decide([border] * 8)
+    assert not rule.decide([100] * 8)
+    assert not rule.decide([border] * 8)
+    assert rule.decide([100_000] * 8)
+
+
+def test_nobody_decodes():
+    """A step of prompts only leaves the decision alone."""
+    rule = FallBack(VegasConfig(), QWEN3_8B)
+    assert rule.decide([])
+
+
+def test_engine(engines):
+    """Output stays the same through both changes, and drafts are made for long contexts only."""
+    limits = {"max_model_len": 256, "max_num_seqs": 4}
+    engines.start("plain-cost", "qwen3", **limits)
+    # Reading 100 tokens of context costs as much as reading the weights.
+    engines.cost_of_a_pass(fixed=100.0, per_token=1.0)
+    engines.start("fall-back", "qwen3", speculative_config={**VEGAS, "fall_back": True}, **limits)
+
+    def same(tokens, options):
+        assert engines.generate("fall-back", tokens, options) == engines.generate("plain-cost", tokens, options)
+        return engines.counters("fall-back")["drafted"]
+
+    assert same(prompts(20, seed=20), {"max_tokens": 12}) == 0
+    assert same(prompts(220, 215, 200, seed=21), {"max_tokens": 12}) > 0
+    before = engines.counters("fall-back")["drafted"]
+    # The long requests end first: drafting stops for what is left.
+    after = same(prompts(30, 230, 225, 210, seed=22), [{"max_tokens": length} for length in (24, 8, 8, 8)])
+    assert after > before
+    assert same(prompts(20, seed=23), {"max_tokens": 12}) == after
