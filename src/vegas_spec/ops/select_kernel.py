@@ -24,6 +24,7 @@ def merge_heads_kernel(
     EARLY: tl.constexpr,
 ):
     """Sum the heads' scores of one part of a request, and count the sums."""
+    ALIGNMENT: tl.constexpr = 16
     if EARLY:
         tl.extra.cuda.gdc_wait()
     request = tl.program_id(0) // PARTS
@@ -39,17 +40,18 @@ def merge_heads_kernel(
     for start in range(part * share, stop, CHUNK):
         position = start + tl.arange(0, CHUNK)
         inside = position < stop
+        loaded = position < (stop + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT  # a row is padded to whole vectors
         if WEIGHT:
             total = tl.zeros([CHUNK], tl.float32)
             for head in tl.static_range(HEADS):
-                level = tl.load(row + head * score_capacity + position, mask=inside, other=0)
+                level = tl.load(row + head * score_capacity + position, mask=loaded, other=0)
                 total += tl.exp2(level.to(tl.float32) / STEPS + FLOOR)
             x = (tl.log2(total) - FLOOR) * STEPS
             merged = tl.minimum(tl.maximum(x, 0.0), LEVELS - 1.0).to(tl.int32)
         else:
             merged = tl.zeros([CHUNK], tl.int32)
             for head in tl.static_range(HEADS):
-                merged += tl.load(row + head * score_capacity + position, mask=inside, other=0).to(tl.int32)
+                merged += tl.load(row + head * score_capacity + position, mask=loaded, other=0).to(tl.int32)
             merged = merged // HEADS
         tl.store(row + position, merged.to(tl.int16), mask=inside)
         tl.atomic_add(histogram_row + merged, 1, mask=inside, sem="relaxed")
@@ -114,16 +116,20 @@ def _select_part(
 ):  # fmt: skip
     """Write what one part, the positions ``[start, stop)``, has of a request's list; the first part writes the tail."""
     LIST_CHUNK: tl.constexpr = 1024
+    ALIGNMENT: tl.constexpr = 16
     lane = tl.arange(0, CHUNK)
     if offset >= 0:
-        level = tl.load(level_row + start + lane, mask=start + lane < stop, other=-1)
+        # A row of scores is padded to whole vectors, so that a load needs no mask within one.
+        padded = (stop + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        level = tl.load(level_row + start + lane, mask=start + lane < padded, other=-1).to(tl.int32)
         last_level, skipped_ties, above_before, ties_before = _threshold(
             histogram, first_slot, part, parts, count, LEVELS
         )
         begin = above_before + tl.maximum(ties_before - skipped_ties, 0)
         for first in range(start, stop, CHUNK):
             ahead = first + CHUNK + lane
-            next_level = tl.load(level_row + ahead, mask=ahead < stop, other=-1)
+            next_level = tl.load(level_row + ahead, mask=ahead < padded, other=-1).to(tl.int32)
+            level = tl.where(first + lane < stop, level, -1)
             is_above = (level > last_level).to(tl.int32)
             is_tie = (level == last_level).to(tl.int32)
             # Both running counts in one scan; a chunk has fewer than 2^15 positions.
