@@ -78,8 +78,10 @@ def main() -> None:
     for side in arguments.sides:
         command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
         lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-        result["sides"][side] = json.loads(lines[-1])
-        print(side, lines[-1], flush=True)
+        # vLLM logs to the same place.
+        [measured] = [line for line in lines if line.startswith('{"tokens_per_second"')]
+        result["sides"][side] = json.loads(measured)
+        print(side, measured, flush=True)
     stock = result["sides"].get("stock")
     if stock:
         for side in result["sides"].values():
