@@ -159,6 +159,8 @@ class Engines:
             "options": config.additional_config.get("vegas"),
             "backend": config.attention_config.backend and config.attention_config.backend.name,
             "lookahead": config.num_lookahead_tokens,
+            "schedule": speculative and speculative.num_speculative_tokens_per_batch_size,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
             "v2": config.use_v2_model_runner,
             "arguments_kept": all(getattr(args, name) == before[name] for name in names),
         }

@@ -29,6 +29,8 @@ def test_asking(engines, asked):
         "options": {"config": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(), "fall_back": True},
         "backend": "CUSTOM",
         "lookahead": 4,
+        "schedule": [(1, config["max_num_seqs"] - 1, 4), (config["max_num_seqs"], config["max_num_seqs"], 0)],
+        "max_num_seqs": config["max_num_seqs"],
         "v2": True,
         "arguments_kept": True,
     }
@@ -46,6 +48,20 @@ def test_without_vegas_vllm_is_stock(engines, asked):
     config = engines.configure("qwen3", **asked)
     assert config["method"] is config["options"] is config["backend"] is None
     assert config["lookahead"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "falls_back", "schedule"),
+    [
+        ({"fall_back": False}, False, None),
+        ({"num_speculative_tokens_per_batch_size": [[1, 8, 4]]}, False, [(1, 8, 4)]),
+    ],
+)
+def test_fall_back_that_is_not_wanted(engines, asked, falls_back, schedule):
+    """Turned off, or where the user's own schedule decides."""
+    config = engines.configure("qwen3", speculative_config={**VEGAS, **asked})
+    assert config["options"]["fall_back"] is falls_back
+    assert config["schedule"] == schedule
 
 
 def test_other_methods_are_left_alone(engines):

@@ -55,6 +55,11 @@ CONFIGURATION = (
     ),
     Hook("vllm.engine.arg_utils:EngineArgs.add_cli_args", ("parser",), "replaced: --spec-method vegas"),
     Hook(
+        "vllm.config:VllmConfig.__post_init__",
+        ("self",),
+        "replaced: names plain decoding among the draft lengths",
+    ),
+    Hook(
         "vllm.config:VllmConfig._get_v2_model_runner_unsupported_features",
         ("self",),
         "replaced: lets our speculator into the V2 model runner",

@@ -157,8 +157,14 @@ def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
 
 def is_vegas(vllm_config: Any) -> bool:
     """Whether this engine drafts with Vegas."""
-    speculative = vllm_config.speculative_config
-    return speculative is not None and speculative.method == "custom_class" and speculative.model == SPECULATOR
+    speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
+    return (
+        speculative is not None
+        and speculative.method == "custom_class"
+        and speculative.model == SPECULATOR
+        and isinstance(additional, Mapping)
+        and ADDITIONAL_CONFIG_KEY in additional
+    )
 
 
 def vegas_config(vllm_config: Any) -> VegasConfig:
@@ -179,13 +185,13 @@ def arrange_fall_back(vllm_config: Any) -> None:
     decides alone. Ranks of data parallelism must agree on the length, so they always draft.
     """
     speculative, most = vllm_config.speculative_config, vllm_config.scheduler_config.max_num_seqs
-    ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
-    if (
-        speculative.num_speculative_tokens_per_batch_size is not None
-        or vllm_config.parallel_config.data_parallel_size > 1
-        or most == 1
-    ):
+    ours, schedule = (
+        vllm_config.additional_config[ADDITIONAL_CONFIG_KEY],
+        speculative.num_speculative_tokens_per_batch_size,
+    )
+    gamma = speculative.num_speculative_tokens
+    arranged = [(1, most - 1, gamma), (most, most, 0)]
+    if schedule not in (None, arranged) or vllm_config.parallel_config.data_parallel_size > 1 or most == 1:
         ours[FALL_BACK] = False
     if ours[FALL_BACK]:
-        gamma = speculative.num_speculative_tokens
-        speculative.num_speculative_tokens_per_batch_size = [(1, most - 1, gamma), (most, most, 0)]
+        speculative.num_speculative_tokens_per_batch_size = arranged

@@ -42,7 +42,6 @@ def create_engine_config(original: Callable[..., Any]) -> Callable[..., Any]:
             vllm_config = original(self, *args, **kwargs)
         if options.is_vegas(vllm_config):
             refusals.check(vllm_config)
-            options.arrange_fall_back(vllm_config)
             banner.warn_if_untested()
         return vllm_config
 
@@ -71,6 +70,17 @@ def add_cli_args(original: Callable[..., Any]) -> Callable[..., Any]:
             if action.dest == "spec_method" and action.choices and options.METHOD not in action.choices:
                 action.choices = [*action.choices, options.METHOD]
         return parser
+
+    return wrapped
+
+
+def post_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Name plain decoding among the draft lengths before vLLM derives which CUDA graphs to capture."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        if options.is_vegas(self):
+            options.arrange_fall_back(self)
+        original(self, *args, **kwargs)
 
     return wrapped
 
@@ -175,6 +185,7 @@ def apply() -> None:
 
     replace(EngineArgs, "create_engine_config", create_engine_config)
     replace(EngineArgs, "add_cli_args", add_cli_args)
+    replace(VllmConfig, "__post_init__", post_init)
     replace(VllmConfig, "_get_v2_model_runner_unsupported_features", unsupported_features)
     replace(VllmConfig, "num_lookahead_tokens", num_lookahead_tokens)
     replace(Scheduler, "_update_after_schedule", update_after_schedule)
