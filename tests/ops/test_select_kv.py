@@ -86,6 +86,13 @@ def test_ragged_rows_with_few_and_many_ties(device, levels, block_size):
     check(plan, prefix_lens, [20, 1, 5, 0, 64, 99, 150], device, block_size=block_size, tail=5)
 
 
+def test_more_heads_than_programs(device):
+    prefix_lens = [70] * 396 if device.type == "cuda" else [70] * 6
+    plan = make_plan(prefix_lens, device, levels=30)
+    assert plan.programs[0, 11] > 0
+    check(plan, prefix_lens, [20] * len(prefix_lens), device, tail=3)
+
+
 def test_is_the_definition(device):
     """The positions are those of `select_positions` for the levels as scores: ties go to the larger position."""
     prefix_lens, counts = [200, 37], [50, 8]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.ops.cases import LAYOUTS, make_batch
 from vegas_spec.ops.sparse_attention import SparseWorkspace, launch, reference, sparse_attention
-from vegas_spec.ops.tuning import SparseTuning, sparse_splits
+from vegas_spec.ops.tuning import SparseTuning
 
 SMALL = SparseTuning(tile=32, stages=2, warps=4, programs_per_multiprocessor=2)
 
@@ -38,8 +38,8 @@ def run(function, batch, slots, counts, prefix_lens, workspace, *, softcap=0.0, 
     function(
         query, batch.key_cache, batch.value_cache, slots, counts, prefix_lens, batch.seq_lens, sinks, *scales,
         out, workspace.partial_out, workspace.partial_stats, workspace.arrivals, query.shape[-1] ** -0.5, softcap,
-        sparse_splits(pairs, workspace.multiprocessors, workspace.tuning),
-        workspace.tuning.tile, workspace.tuning.stages, workspace.tuning.warps,
+        workspace.splits(pairs), workspace.tuning(pairs).tile, workspace.tuning(pairs).stages,
+        workspace.tuning(pairs).warps,
     )  # fmt: skip
     return out
 

@@ -56,7 +56,7 @@ HALVES = (torch.bfloat16, torch.float16)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-def check_cache(key_cache: Tensor, value_cache: Tensor, num_kv_heads: int | None, head_dim: int, query: Tensor) -> None:
+def check_cache(key_cache: Tensor, value_cache: Tensor, num_kv_heads: int, head_dim: int, query: Tensor) -> None:
     """Refuse a paged cache whose two halves, dtype or dimensions do not fit the query."""
     dtypes = (query.dtype, *FP8)
     check_tensor("key_cache", key_cache, (None, None, num_kv_heads, head_dim), dtypes, query.device)

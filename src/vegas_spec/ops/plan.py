@@ -22,7 +22,7 @@ MERGED_PARTS = 32
 
 RECORD = 16
 """Integers per program: request, head, tile, units, tiles, head_start, row_start, query_len, seq_len, score_offset,
-share, the rest unused."""
+share, step, the rest unused. A step other than 0 says that a program's heads are whole and lie so many heads apart."""
 
 SCORE_ALIGNMENT = 16
 """A request's scores start at a multiple of this many entries, so that they are read in whole vectors."""
@@ -37,8 +37,9 @@ class VerifyPlan:
 
     The attention of a step is a list of tiles of ``tile`` keys, ordered by request, KV head and position; each of
     ``num_programs`` programs takes an equal, contiguous share of it, whatever the lengths are. Where the lengths allow
-    it, shares end where heads (or equal parts of heads) end: then the programs walk through the heads of a request side
-    by side, and the memory sees whole tokens. The lengths are read on the device only.
+    it, shares end where heads (or equal parts of heads) end, and a program that has several heads takes them from
+    different requests: then the programs walk through the heads of a request side by side, and the memory sees whole
+    tokens. The lengths are read on the device only.
 
     Attributes
     ----------
@@ -62,7 +63,8 @@ class VerifyPlan:
         anew by every scoring.
     partial_out, partial_stats, arrivals : Tensor
         Output of requests that more than one program worked on, by part, and how many parts have been written. Part
-        ``i`` of pair ``request * num_kv_heads + head`` has slot ``first program + i + pair``.
+        ``i`` of pair ``request * num_kv_heads + head`` has slot ``first program + i + pair``, or ``pair`` if programs
+        have whole heads.
 
     """
 
@@ -246,12 +248,20 @@ class VerifyPlan:
         even = -(-int(units[-1]) // self.num_programs)
         splits = self.num_programs // max(pairs, 1)
         whole = -(-longest // splits) if splits else -(-pairs // self.num_programs) * longest
-        share = whole if whole * 100 <= even * (100 + ALIGNMENT_SLACK) else even
+        aligned = whole * 100 <= even * (100 + ALIGNMENT_SLACK)
+        share = whole if aligned else even
+        working = tiles[tiles > 0]
+        rounds = -(-pairs // self.num_programs)
+        leading_and_same = bool((tiles[: len(working)] == longest).all())
+        step = -(-pairs // rounds) if aligned and rounds > 1 and leading_and_same else 0
         self.programs.zero_()
         self.programs[:, 10] = share
+        self.programs[:, 11] = step
         for program in range(self.num_programs):
-            start = program * share
+            start = program * (longest if step else share)
             count = min(share, int(units[-1]) - start)
+            if step:
+                count = -(-(pairs - program) // step) * longest if program < step else 0
             if count <= 0:
                 continue
             request = int((units <= start).sum())
@@ -293,6 +303,8 @@ def parts_of(
     """Slot, first position and end of every part of a request's head, as the kernels compute them."""
     share, before = int(programs[0, 10]), int(tile_starts[request])
     tiles = int(tile_starts[request + 1]) - before
+    if int(programs[0, 11]):
+        return [(request * kv_heads + head, 0, prefix)]
     head_start = before * kv_heads + head * tiles
     first = head_start // share
     bounds = [max(0, program * share - head_start) for program in range(first, (head_start + tiles - 1) // share + 1)]

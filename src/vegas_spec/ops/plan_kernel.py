@@ -56,10 +56,19 @@ def plan_kernel(
     splits = PROGRAMS // tl.maximum(pairs, 1)
     longest = tl.max(tiles, 0)
     whole = tl.where(splits > 0, tl.cdiv(longest, tl.maximum(splits, 1)), tl.cdiv(pairs, PROGRAMS) * longest)
-    share = tl.where(whole * 100 <= even * (100 + SLACK), whole, even)
+    aligned = whole * 100 <= even * (100 + SLACK)
+    share = tl.where(aligned, whole, even)
+    # More heads than programs, of the same length: a program's heads lie one round apart.
+    requests = tl.sum((tiles > 0).to(tl.int32), 0)
+    leading = tl.sum(((tiles > 0) & (request < requests)).to(tl.int32), 0) == requests
+    same = tl.min(tl.where(tiles > 0, tiles, longest), 0) == longest
+    rounds = tl.cdiv(pairs, PROGRAMS)
+    in_rounds = aligned & leading & same & (rounds > 1)
+    step = tl.where(in_rounds, tl.cdiv(pairs, tl.maximum(rounds, 1)), 0)
     program = tl.program_id(0) * 16 + tl.arange(0, 16)
-    start = program * share
-    count = tl.minimum(share, units - start)
+    start = tl.where(in_rounds, program * longest, program * share)
+    own_rounds = tl.where(program < step, tl.cdiv(pairs - program, tl.maximum(step, 1)), 0)
+    count = tl.where(in_rounds, own_rounds * longest, tl.minimum(share, units - start))
     # Padding entries repeat the last end, so they never lie before a program that has work.
     begins = (ends * KV_HEADS)[None, :] <= start[:, None]
     own = tl.sum(begins.to(tl.int32), 1)
@@ -80,3 +89,4 @@ def plan_kernel(
     tl.store(record + 8, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
     tl.store(record + 9, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
     tl.store(record + 10, share, mask=mask)
+    tl.store(record + 11, step, mask=mask)

@@ -235,6 +235,7 @@ def select_kernel(
         tiles = tl.load(record + 4)
         head_start = tl.load(record + 5)
         share = tl.load(record + 10)
+        step = tl.load(record + 11)
         while units > 0:
             tile_stop = tl.minimum(tiles, tile + units)
             units -= tile_stop - tile
@@ -244,12 +245,18 @@ def select_kernel(
                 count = tl.minimum(tl.load(counts + request), prefix)
                 first_program = head_start // share
                 parts = (head_start + tiles - 1) // share - first_program + 1
+                part = program - first_program
                 pair = request * GROUPS + head
+                first_slot = first_program + pair
+                if step > 0:
+                    parts = 1
+                    part = 0
+                    first_slot = pair
                 row = pair.to(tl.int64) * width
                 level_row = levels + head.to(tl.int64) * score_capacity + tl.multiple_of(tl.maximum(offset, 0), 16)
                 _select_part(
-                    slots + row, positions + row, level_row, histogram, first_program + pair,
-                    program - first_program, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
+                    slots + row, positions + row, level_row, histogram, first_slot,
+                    part, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
                     offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
                     LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
                 )  # fmt: skip
@@ -257,10 +264,11 @@ def select_kernel(
             turn -= 1
             head_start += tiles
             tile = 0
-            head += 1
-            if (head == GROUPS) & (units > 0):
-                head = 0
-                request += 1
-                while tl.load(tile_starts + request + 1) * GROUPS <= head_start:  # a padding row
-                    request += 1
+            head += tl.maximum(step, 1)
+            if (head >= GROUPS) & (units > 0):
+                request += head // GROUPS
+                head = head % GROUPS
+                if step == 0:
+                    while tl.load(tile_starts + request + 1) * GROUPS <= head_start:  # a padding row
+                        request += 1
                 tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)

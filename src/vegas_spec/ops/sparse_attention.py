@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -18,9 +19,12 @@ from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, share
 class SparseWorkspace:
     """Scratch of `sparse_attention`, caller-owned, shared by all layers: parts of lists that several programs read."""
 
-    tuning: SparseTuning
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
     multiprocessors: int
-    max_pairs: int
+    shared_memory: int
+    forced_tuning: SparseTuning | None
     partial_out: Tensor
     partial_stats: Tensor
     arrivals: Tensor
@@ -40,19 +44,36 @@ class SparseWorkspace:
         device = torch.device(device)
         if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_COLUMNS:
             raise refuse("num_heads", f"1 to {MAX_COLUMNS} times num_kv_heads ({num_kv_heads})", num_heads)
-        tuning = tuning or sparse_tuning(num_heads // num_kv_heads, head_dim, shared_memory(device))
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-        pairs = max_requests * num_kv_heads
-        parts = max(count * sparse_splits(count, multiprocessors, tuning) for count in range(1, pairs + 1))
-        columns = max(16, triton.next_power_of_2(num_heads // num_kv_heads))
-        return cls(
-            tuning=tuning,
+        workspace = cls(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
             multiprocessors=multiprocessors,
-            max_pairs=pairs,
+            shared_memory=shared_memory(device),
+            forced_tuning=tuning,
+            partial_out=torch.empty(0, device=device),
+            partial_stats=torch.empty(0, device=device),
+            arrivals=torch.zeros((max_requests * num_kv_heads,), dtype=torch.int32, device=device),
+        )
+        parts = max(pairs * workspace.splits(pairs) for pairs in range(1, max_requests * num_kv_heads + 1))
+        columns = max(16, triton.next_power_of_2(num_heads // num_kv_heads))
+        return dataclasses.replace(
+            workspace,
             partial_out=torch.empty((parts, triton.next_power_of_2(head_dim), columns), device=device),
             partial_stats=torch.empty((parts, 2, columns), device=device),
-            arrivals=torch.zeros((pairs,), dtype=torch.int32, device=device),
         )
+
+    def tuning(self, pairs: int) -> SparseTuning:
+        """Launch configuration for the lists of `pairs` KV heads."""
+        group = self.num_heads // self.num_kv_heads
+        return self.forced_tuning or sparse_tuning(
+            group, self.head_dim, self.shared_memory, pairs, self.multiprocessors
+        )
+
+    def splits(self, pairs: int) -> int:
+        """Into how many parts each of the lists of `pairs` KV heads is cut."""
+        return sparse_splits(pairs, self.multiprocessors, self.tuning(pairs))
 
 
 def sparse_attention(
@@ -114,14 +135,13 @@ def sparse_attention(
     """
     (batch, heads, head_dim), device = query.shape, query.device
     dtypes = HALVES if device.type == "cuda" else (*HALVES, torch.float32, torch.float64)
-    check_tensor("query", query, (None, None, None), dtypes, workspace.arrivals.device)
+    shape = (None, workspace.num_heads, workspace.head_dim)
+    check_tensor("query", query, shape, dtypes, workspace.arrivals.device)
     check_last_dim("query", query)
-    check_cache(key_cache, value_cache, None, head_dim, query)
-    kv_heads = key_cache.shape[2]
-    if heads % kv_heads or max(16, triton.next_power_of_2(heads // kv_heads)) != workspace.partial_out.shape[2]:
-        raise refuse("query", "of the heads that the workspace was allocated for", heads)
-    if batch * kv_heads > workspace.max_pairs:
-        raise refuse("query", f"of at most {workspace.max_pairs // kv_heads} requests", batch)
+    check_cache(key_cache, value_cache, workspace.num_kv_heads, head_dim, query)
+    kv_heads = workspace.num_kv_heads
+    if batch * kv_heads > workspace.arrivals.shape[0]:
+        raise refuse("query", f"of at most {workspace.arrivals.shape[0] // kv_heads} requests", batch)
     if slots.dim() != 3 or slots.shape[1] not in (1, kv_heads):
         raise refuse("slots", f"of shape [{batch}, 1 or {kv_heads}, any]", list(slots.shape))
     check_tensor("slots", slots, (batch, None, None), (torch.int32,), device)
@@ -140,11 +160,11 @@ def sparse_attention(
     for name, scale_tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
         if scale_tensor is not None:
             check_tensor(name, scale_tensor.reshape(-1), (1,), (torch.float32,), device)
+    tuning = workspace.tuning(batch * kv_heads)
     torch.ops.vegas_spec.sparse_attention(
         query, key_cache, value_cache, slots, counts, prefix_lens, seq_lens, sinks, key_scale, value_scale,
         out, workspace.partial_out, workspace.partial_stats, workspace.arrivals, scale, softcap or 0.0,
-        sparse_splits(batch * kv_heads, workspace.multiprocessors, workspace.tuning),
-        workspace.tuning.tile, workspace.tuning.stages, workspace.tuning.warps,
+        workspace.splits(batch * kv_heads), tuning.tile, tuning.stages, tuning.warps,
     )  # fmt: skip
     return out
 

@@ -110,7 +110,7 @@ class SparseTuning:
     tile, stages, warps : int
         As in `VerifyTuning`.
     programs_per_multiprocessor : int
-        How many programs a batch is cut into at least, per multiprocessor.
+        Programs that share a multiprocessor; lists are cut until there are about as many.
 
     """
 
@@ -120,15 +120,18 @@ class SparseTuning:
     programs_per_multiprocessor: int
 
 
-# Measured as above.
+# Measured as above: one program of large tiles per multiprocessor, or two of small ones where there are enough lists.
 _SPARSE = (SparseTuning(128, 3, 4, 1), SparseTuning(64, 3, 4, 1), SparseTuning(64, 2, 4, 1), SparseTuning(32, 2, 4, 1))
+_SPARSE_MANY = SparseTuning(64, 3, 4, 2)
 
 
-def sparse_tuning(columns: int, head_dim: int, shared_memory: int) -> SparseTuning:
-    """Configuration for `columns` query heads per KV head on a multiprocessor with `shared_memory` bytes."""
+def sparse_tuning(columns: int, head_dim: int, shared_memory: int, pairs: int, multiprocessors: int) -> SparseTuning:
+    """Configuration for the lists of `pairs` KV heads, each read by `columns` query heads."""
     dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
-    for tuning in _SPARSE:
-        if _shared_bytes(tuning.tile, tuning.stages, dim, columns) <= shared_memory:
+    many = (_SPARSE_MANY,) if 2 * pairs > 3 * multiprocessors else ()
+    for tuning in many + _SPARSE:
+        needed = _shared_bytes(tuning.tile, tuning.stages, dim, columns)
+        if needed * tuning.programs_per_multiprocessor <= shared_memory:
             return tuning
     return SparseTuning(16, 2, 4, 1)
 

@@ -182,6 +182,7 @@ def verify_kernel(
     seq_len = tl.load(record + 8)
     score_offset = tl.load(record + 9)
     share = tl.load(record + 10)
+    step = tl.load(record + 11)
 
     column = tl.arange(0, COLUMNS)
     dim = tl.arange(0, DIM)
@@ -256,7 +257,8 @@ def verify_kernel(
             level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
             if COUNT:
                 # Every program counts for itself: thousands of programs' atomics on one row's few levels would queue.
-                histogram_row = histogram + (program + request * KV_HEADS + head).to(tl.int64) * LEVELS
+                slot = request * KV_HEADS + head + tl.where(step > 0, 0, program)
+                histogram_row = histogram + slot.to(tl.int64) * LEVELS
                 tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
                 tl.debug_barrier()  # every thread's zeros are there before another one counts
 
@@ -287,7 +289,7 @@ def verify_kernel(
                 )  # fmt: skip
 
         first_part = head_start // share
-        parts = (head_start + tiles - 1) // share - first_part + 1
+        parts = tl.where(step > 0, 1, (head_start + tiles - 1) // share - first_part + 1)
         pair = request * KV_HEADS + head
         finished = parts == 1
         if parts > 1:
@@ -317,12 +319,13 @@ def verify_kernel(
 
         head_start += tiles
         tile = 0
-        head += 1
-        if (head == KV_HEADS) & (units > 0):
-            head = 0
-            request += 1
-            while tl.load(tile_starts + request + 1) * KV_HEADS <= head_start:  # a padding row
-                request += 1
+        head += tl.maximum(step, 1)
+        if (head >= KV_HEADS) & (units > 0):
+            request += head // KV_HEADS
+            head = head % KV_HEADS
+            if step == 0:
+                while tl.load(tile_starts + request + 1) * KV_HEADS <= head_start:  # a padding row
+                    request += 1
             tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
             row_start = tl.load(query_start_loc + request)
             query_len = tl.load(query_start_loc + request + 1) - row_start
