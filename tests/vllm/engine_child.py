@@ -3,8 +3,10 @@
 Engines run in-process here (no engine core of their own), so that a test can look into their parts.
 """
 
+import argparse
 import contextlib
 import copy
+import inspect
 import sys
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -91,9 +93,9 @@ class Engines:
         self.tallies = {}
 
     def start(self, name, model, **options):
-        """Start an engine under a name; nothing if it runs already."""
+        """Start an engine of a tiny model, or of a folder's, under a name; nothing if it runs already."""
         if name not in self.engines:
-            path = serving_models.save_tiny_model(model, self.folder)
+            path = model if isinstance(model, Path) else serving_models.save_tiny_model(model, self.folder)
             self.engines[name] = LLM(str(path), **{**COMMON, **options})
             self.tallies[name] = tally(self.engines[name])
 
@@ -197,6 +199,11 @@ class Engines:
         finally:
             hooks.CONFIGURATION = table
             EngineArgs.create_engine_config = create
+
+    def source_tokens(self, name, length):
+        """That many tokens of Python's own source."""
+        text = Path(inspect.getsourcefile(argparse)).read_text(encoding="utf-8")
+        return self.engines[name].get_tokenizer().encode(text)[:length]
 
     def counters(self, name):
         """Drafted and accepted tokens, and preemptions, since the engine's start."""

@@ -232,16 +232,16 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
     ) -> None:
         """Write the first step's tokens, positions and lengths into the buffers that the draft loop reads.
 
-        A request in the middle of its prompt, which has sampled nothing, is left out: no slot, no length, no draft.
+        A request in the middle of its prompt, which has sampled nothing, runs along without a slot for its K/V; what it
+        drafts is thrown away.
         """
         n, buffers = input_batch.num_reqs, self.input_buffers
-        drafts = num_sampled[:n] > 0
         verified = input_batch.seq_lens[:n] - num_rejected[:n]
-        self.idx_mapping[:n].masked_fill_(~drafts, -1)
+        self.idx_mapping[:n].masked_fill_(num_sampled[:n] == 0, -1)
         buffers.input_ids[:n] = last_sampled.flatten()[input_batch.idx_mapping[:n]].to(torch.int32)
         # vLLM never schedules the last position, so what is clamped onto it overwrites nothing that is ever read.
         buffers.positions[:n] = verified.clamp(max=self.max_model_len - 1)
-        buffers.seq_lens[:n] = (verified + 1).clamp(max=self.max_model_len) * drafts
+        buffers.seq_lens[:n] = (verified + 1).clamp(max=self.max_model_len)
         buffers.seq_lens[n:] = 0
         torch.clamp(self.request_starts, max=n, out=buffers.query_start_loc)
 
@@ -284,7 +284,8 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
                 self.draft_logits,
             )
             self.draft_tokens[:num_reqs, step] = tokens
-            buffers.input_ids[:num_reqs] = tokens.to(torch.int32)
+            # Rows that no request fills hold whatever their memory held, and may have drawn no token at all.
+            buffers.input_ids[:num_reqs] = tokens.clamp(0, self.vocab_size - 1).to(torch.int32)
             buffers.positions[:num_reqs].add_(1).clamp_(max=self.max_model_len - 1)
             lengths = buffers.seq_lens[:num_reqs]
             lengths.add_(lengths > 0).clamp_(max=self.max_model_len)
