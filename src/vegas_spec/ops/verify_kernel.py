@@ -257,8 +257,8 @@ def verify_kernel(
             level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
             if COUNT:
                 # Every program counts for itself: thousands of programs' atomics on one row's few levels would queue.
-                slot = request * KV_HEADS + head + tl.where(step > 0, 0, program)
-                histogram_row = histogram + slot.to(tl.int64) * LEVELS
+                counter = request * KV_HEADS + head + tl.where(step > 0, 0, program)
+                histogram_row = histogram + counter.to(tl.int64) * LEVELS
                 tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
                 tl.debug_barrier()  # every thread's zeros are there before another one counts
 
