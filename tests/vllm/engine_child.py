@@ -277,7 +277,7 @@ class Engines:
 
 def main(address, folder):
     engines = Engines(Path(folder))
-    with Client(address) as parent:
+    with Client(address) as parent, contextlib.suppress(EOFError):
         while True:
             method, args, kwargs = parent.recv()
             try:
@@ -286,7 +286,9 @@ def main(address, folder):
                 answer = ("error", f"{type(error).__name__}: {error}")
             parent.send(answer)
 
+    for llm in engines.engines.values():
+        llm.llm_engine.engine_core.shutdown()
+
 
 if __name__ == "__main__":
-    with contextlib.suppress(EOFError):
-        main(*sys.argv[1:])
+    main(*sys.argv[1:])

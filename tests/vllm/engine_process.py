@@ -61,7 +61,10 @@ class EngineProcess:
         return call
 
     def close(self):
+        """Let the process end by itself, so that it ends the processes of its engines."""
         self.connection.close()
-        self.process.terminate()
-        self.process.wait(timeout=60)
-        self.log.close()
+        try:
+            self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            self.log.close()

@@ -54,6 +54,7 @@ def test_without_vegas_vllm_is_stock(engines, asked):
     ("asked", "falls_back", "schedule"),
     [
         ({"fall_back": False}, False, None),
+        ({"policy": "dense"}, False, None),
         ({"num_speculative_tokens_per_batch_size": [[1, 8, 4]]}, False, [(1, 8, 4)]),
     ],
 )

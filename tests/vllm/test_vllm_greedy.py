@@ -148,3 +148,20 @@ def test_shared_prefix(engines):
     assert engines.generate("shared-vegas", tokens, {"max_tokens": 8}) == expected
     assert engines.scores_dropped("shared-vegas") > 0
     assert engines.counters("shared-vegas")["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"policy": "dense"}, {"granularity": "layer", "score": "logit"}, {"rows": "all", "num_speculative_tokens": 5}],
+    ids=["dense", "layer-logit", "all-rows"],
+)
+def test_options(pair, asked):
+    """Other ways to choose what drafts read change acceptance only."""
+    name = "-".join(map(str, asked.values()))
+    pair.start(name, "qwen3", speculative_config={**VEGAS, **asked}, **SMALL)
+    tokens = prompts(70, 3, 100, seed=32)
+    assert pair.generate(name, tokens, {"max_tokens": 12}) == pair.generate("plain", tokens, {"max_tokens": 12})
+    counters = pair.counters(name)
+    assert counters["drafted"] > 0
+    if asked.get("policy") == "dense":
+        assert counters["accepted"] == counters["drafted"]

@@ -87,9 +87,7 @@ class FallBack:
 
     def gain(self, contexts: Sequence[int]) -> float:
         """Throughput with drafting over throughput without, for requests of these lengths."""
-        read = (
-            sum(self.config.budget(length) for length in contexts) if self.config.policy == "vegas" else sum(contexts)
-        )
+        read = sum(self.config.budget(length) for length in contexts)
         plain = self.cost.fixed + self.cost.per_token * sum(contexts)
         draft = self.cost.fixed + self.cost.per_token * read
         iteration = VERIFY_COST * plain + self.config.num_speculative_tokens * draft

@@ -182,16 +182,19 @@ def arrange_fall_back(vllm_config: Any) -> None:
 
     vLLM captures CUDA graphs for the draft lengths that stand in its schedule by batch size, and no draft is a length;
     the one made here only names it, since `fall_back.FallBack` decides. A schedule of the user's stays as it is and
-    decides alone. Ranks of data parallelism must agree on the length, so they always draft.
+    decides alone. Ranks of data parallelism must agree on the length, so they always draft; and so does policy dense,
+    which can never gain.
     """
     speculative, most = vllm_config.speculative_config, vllm_config.scheduler_config.max_num_seqs
-    ours, schedule = (
-        vllm_config.additional_config[ADDITIONAL_CONFIG_KEY],
-        speculative.num_speculative_tokens_per_batch_size,
-    )
-    gamma = speculative.num_speculative_tokens
+    ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
+    schedule, gamma = speculative.num_speculative_tokens_per_batch_size, speculative.num_speculative_tokens
     arranged = [(1, most - 1, gamma), (most, most, 0)]
-    if schedule not in (None, arranged) or vllm_config.parallel_config.data_parallel_size > 1 or most == 1:
+    if (
+        ours["config"]["policy"] != METHOD
+        or schedule not in (None, arranged)
+        or vllm_config.parallel_config.data_parallel_size > 1
+        or most == 1
+    ):
         ours[FALL_BACK] = False
     if ours[FALL_BACK]:
         speculative.num_speculative_tokens_per_batch_size = arranged
