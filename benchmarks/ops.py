@@ -3,9 +3,9 @@
     python benchmarks/ops.py --out benchmarks/results/ops.json
     python benchmarks/ops.py --plot benchmarks/results/ops.json      # writes ops.svg beside it, needs no GPU
 
-Per layer, bfloat16, 7 query rows, pages of 16 tokens in random order, joint K|V cache, random keys. (Values matter to the
-time only where scores are counted: how often counters of the same level meet.) The floor is the bytes of keys and values
-over the bandwidth of a large copy.
+Per layer, bfloat16, 7 query rows, pages of 16 tokens in random order, joint K|V cache, random keys. (Values matter to
+time only where scores are counted: how often counters of the same level meet.) The floor is the bytes of keys and
+values over the bandwidth of a large copy.
 """
 
 from __future__ import annotations
