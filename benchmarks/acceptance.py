@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*", help="some of: " + "; ".join(VARIANTS))
     parser.add_argument("--batch", type=int, default=10, help="prompts that run at once")
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--attention", default="auto", help="auto, torch or kernels")
+    parser.add_argument("--attention", default="torch", help="torch or kernels")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

@@ -21,7 +21,7 @@ from vegas_spec.engine.request import Request
 from vegas_spec.policies import Policy, make_policy
 from vegas_spec.rejection import Acceptance, accept, accept_greedy
 
-AttentionChoice = Literal["auto", "torch", "kernels"]
+AttentionChoice = Literal["torch", "kernels"]
 
 # The mask of a piece of prompt takes rows * keys elements: bounded, whatever the context.
 _PREFILL_MASK_ELEMENTS = 8_388_608
@@ -40,9 +40,9 @@ class Engine:
         Most requests in one batch; others wait for a place.
     prefill_chunk_size : int
         Most prompt tokens in one forward pass.
-    attention : {"auto", "torch", "kernels"}
-        Who computes the attention of drafts and verifications: plain torch, or the kernels of `vegas_spec.ops`; auto
-        takes the kernels where they cover the run (half precision on a GPU).
+    attention : {"torch", "kernels"}
+        Who computes the attention of drafts and verifications: plain torch, or the kernels of `vegas_spec.ops` (in half
+        precision on a GPU; their references on a CPU).
 
     """
 
@@ -53,7 +53,7 @@ class Engine:
         *,
         max_num_seqs: int,
         prefill_chunk_size: int,
-        attention: AttentionChoice = "auto",
+        attention: AttentionChoice = "torch",
     ) -> None:
         self.model = model
         self.config = config
@@ -220,22 +220,16 @@ class Engine:
 
 
 def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, config: VegasConfig) -> type[Phases]:
-    if attention == "torch" or (attention == "auto" and model.device.type != "cuda"):
+    if attention == "torch":
         return TorchPhases
     # Imported only where it is used: the kernels need Triton, which a torch for CPUs does not bring.
     from vegas_spec.engine.kernel_phases import KernelPhases, kernels_cover
 
     # On a CPU, where it is asked for, the kernels' references run, in any dtype.
     runs = model.device.type != "cuda" or model.dtype in (torch.bfloat16, torch.float16)
-    covered = runs and kernels_cover(model.layers, policy, config)
-    if attention == "kernels" and not covered:
+    if not (runs and kernels_cover(model.layers, policy, config)):
         raise ConfigError(
             "attention='kernels' supports bfloat16 and float16 on a GPU, rows ends or all, and up to 128 query rows "
             f"per KV head; got {model.dtype} with {config}. Use attention='torch' instead"
         )
-    return KernelPhases if covered else TorchPhases
-
-
-def _are_numbers(logits: Tensor) -> bool:
-    """Whether every row has a law: no NaN, no infinite maximum; single tokens may be excluded by ``-inf``."""
-    return bool(logits.amax(-1).isfinite().all())
+    return KernelPhases

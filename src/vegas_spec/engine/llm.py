@@ -52,7 +52,7 @@ class LLM:
         Most requests in one batch.
     prefill_chunk_size : int
         Most prompt tokens in one forward pass: what bounds memory while a prompt is read.
-    attention : {"auto", "torch", "kernels"}
+    attention : {"torch", "kernels"}
         See `vegas_spec.engine.engine.Engine`.
     seed : int
         For requests that bring no seed of their own.
@@ -79,7 +79,7 @@ class LLM:
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         prefill_chunk_size: int = 512,
-        attention: AttentionChoice = "auto",
+        attention: AttentionChoice = "torch",
         seed: int = 0,
         **options: Any,
     ) -> None:
