@@ -233,3 +233,8 @@ def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, con
             f"per KV head; got {model.dtype} with {config}. Use attention='torch' instead"
         )
     return KernelPhases
+
+
+def _are_numbers(logits: Tensor) -> bool:
+    """Whether every row has a law: no NaN, no infinite maximum; single tokens may be excluded by ``-inf``."""
+    return bool(logits.amax(-1).isfinite().all())
