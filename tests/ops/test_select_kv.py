@@ -110,14 +110,15 @@ def test_is_the_definition(device):
 
 @pytest.mark.parametrize("score", ["weight", "logit"])
 def test_heads_together(device, score):
-    prefix_lens = [5000, 7, 0]
+    longest = 5000 if device.type == "cuda" else 700
+    prefix_lens = [longest, 7] if device.type == "cpu" else [longest, 7, 0]
     plan = make_plan(prefix_lens, device, kv_heads=3, granularity="layer", seed=1)
-    counts = torch.tensor([300, 3, 0], dtype=torch.int32, device=device)
+    counts = torch.tensor([300, 3, 0][: len(prefix_lens)], dtype=torch.int32, device=device)
     table = make_table(prefix_lens, 0, 16, device)
     slots, positions = run(launch, plan, counts, table, score=score)
     assert slots.shape[1] == 1
-    level = merge_heads(plan.levels[:, :5000].int(), score)[0]
-    chosen = torch.zeros(5000, dtype=torch.bool, device=device)
+    level = merge_heads(plan.levels[:, :longest].int(), score)[0]
+    chosen = torch.zeros(longest, dtype=torch.bool, device=device)
     chosen[positions[0, 0, :300].long()] = True
     # The kernel's exp2 and log2 may round a merged level to its neighbour.
     assert level[chosen].min() >= level[~chosen].max() - 2

@@ -106,7 +106,7 @@ def test_ragged_batch(device):
 def test_more_heads_than_programs(device):
     """With equal lengths and no padding in between, a program's heads come from different requests."""
     count = 264 if device.type == "cuda" else 6
-    for seq_lens in ([40] * count, [40] * count + [0], [40, 0] * count, [40] * count + [7]):
+    for seq_lens in ([40] * count + [0], [40, 0] * count):
         query_lens = [min(2, length) for length in seq_lens]
         check(make_batch(query_lens, seq_lens, device=device, seed=12), device)
 
