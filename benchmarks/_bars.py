@@ -1,43 +1,32 @@
-"""A grouped bar chart as SVG, without a plotting library."""
+"""A grouped bar chart of shares."""
 
 from __future__ import annotations
 
-from xml.sax.saxutils import escape
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import PercentFormatter
+
+plt.rcParams["svg.hashsalt"] = "vegas"  # the same picture is the same file
 
 COLOURS = ("#9aa5b1", "#2f6fb0", "#174a7c", "#d9b38c", "#c4661f")
 
 
-def bars(title: str, caption: str, groups: dict[str, dict[str, float]]) -> str:
-    """Draw shares between 0 and 1: one group of bars per key, the same bars in each."""
-    bar, gap, height, left, top = 16, 26, 220, 50, 70
+def draw_bars(path: Path, title: str, caption: str, groups: dict[str, dict[str, float]]) -> None:
+    """Draw shares between 0 and 1, as the file's ending says: one group of bars per key, the same bars in each."""
     names = list(next(iter(groups.values())))
-    group_width = len(names) * bar + gap
-    width = left + len(groups) * group_width + 20
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + height + 70}" '
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="100%" height="100%" fill="white"/><text x="{left}" y="18" font-size="14">{escape(title)}</text>',
-        f'<text x="{left}" y="34" fill="#666">{escape(caption)}</text>',
-    ]
+    width = 0.8 / len(names)
+    figure, axes = plt.subplots(figsize=(1.3 * len(groups) + 1, 4), layout="constrained")
     for index, name in enumerate(names):
-        x = left + index * 150
-        parts.append(f'<rect x="{x}" y="44" width="10" height="10" fill="{COLOURS[index]}"/>')
-        parts.append(f'<text x="{x + 14}" y="53">{escape(name)}</text>')
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = top + height * (1 - tick)
-        parts.append(f'<line x1="{left}" x2="{width - 10}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{tick:.0%}</text>')
-    for place, (group, values) in enumerate(groups.items()):
-        x = left + gap / 2 + place * group_width
-        for index, name in enumerate(names):
-            length = height * min(values[name], 1.0)
-            y = top + height - length
-            parts.append(
-                f'<rect x="{x + index * bar}" y="{y:.1f}" width="{bar - 2}" height="{length:.1f}" '
-                f'fill="{COLOURS[index]}"><title>{escape(f"{group}, {name}: {values[name]:.0%}")}</title></rect>'
-            )
-        model, _, shape = group.partition(" ")
-        middle = x + len(names) * bar / 2
-        parts.append(f'<text x="{middle}" y="{top + height + 16}" text-anchor="middle">{escape(model)}</text>')
-        parts.append(f'<text x="{middle}" y="{top + height + 30}" text-anchor="middle">{escape(shape)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        places = [group + (index - (len(names) - 1) / 2) * width for group in range(len(groups))]
+        heights = [values[name] for values in groups.values()]
+        axes.bar(places, heights, width * 0.9, color=COLOURS[index], label=name)
+    axes.set_xticks(range(len(groups)), [group.replace(" ", "\n", 1) for group in groups], fontsize=8)
+    axes.set_ylim(0, 1.1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(axis="y", color="#ddd")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(ncols=len(names), loc="upper left", fontsize=8, frameon=False)
+    axes.set_title(f"{title}\n{caption}", fontsize=9, loc="left")
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

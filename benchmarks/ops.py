@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _bars import bars
+from _bars import draw_bars
 from _ops_cases import CASES, QUERY_LEN, TAIL, Case, Layer, Stock, measure
 
 from vegas_spec.eval.environment import environment
@@ -134,7 +134,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
         }
     env = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in env["versions"].items() if version)
-    path.write_text(bars("Share of the bandwidth floor, per layer", f"{env['hardware']}, {versions}", groups))
+    draw_bars(path, "Share of the bandwidth floor, per layer", f"{env['hardware']}, {versions}", groups)
 
 
 if __name__ == "__main__":
