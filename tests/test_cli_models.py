@@ -111,9 +111,10 @@ def test_an_error_of_another_kind_is_a_fault_and_keeps_its_traceback():
         run(command_that_raises(ZeroDivisionError()), [])
 
 
-def test_an_interruption_is_130():
-    assert run(command_that_raises(KeyboardInterrupt()), []) == 130
-    assert run(command_that_raises(typer.Abort()), []) == 130
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_an_interruption_is_130(error: BaseException, capsys: pytest.CaptureFixture[str]):
+    assert run(command_that_raises(error), []) == 130
+    assert capsys.readouterr().err.strip() == "vegas: interrupted"
 
 
 def test_an_exit_code_is_passed_on():

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 
 from vegas_spec.cli import options as flags
@@ -29,14 +30,14 @@ def demo(
     from vegas_spec.eval.equality import judge
     from vegas_spec.eval.workloads import source_prompt
 
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     console = Console(stderr=True) if as_json else Console(highlight=False)
     llm = flags.load(model, console, device=device)
     workload = source_prompt(llm, prompt_tokens, number=1)
-    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     config = llm.config
     console.print(
         Panel(
-            f"{model} on {llm.model.device} in {str(llm.model.dtype).removeprefix('torch.')}. The prompt: "
+            f"{escape(model)} on {llm.model.device} in {str(llm.model.dtype).removeprefix('torch.')}. The prompt: "
             f"{prompt_tokens:,} tokens of the standard library's source ({workload.name}) and a question about it. "
             f"Each iteration drafts {config.num_speculative_tokens} tokens over {config.budget(prompt_tokens):,} KV "
             "entries per head, the ones that the last verification gave most weight, then verifies them with all.",
@@ -76,7 +77,7 @@ def demo(
     else:
         console.print(describe(report).splitlines()[0], style="bold green" if report.identical else "bold yellow")
         for line in describe(report).splitlines()[1:-1]:
-            console.print(line)
+            console.print(line, markup=False)
         console.print(
             f"One forward pass per {output.stats.mean_acceptance_length:.1f} tokens read the whole cache; "
             f"plain decoding reads it for every token. Drafting read {output.stats.draft_kv_share:.1%} of it.",

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment, Segments
+from rich.style import Style
 from rich.text import Text
 
 if TYPE_CHECKING:
     from vegas_spec.engine.llm import LLM
-    from vegas_spec.engine.outputs import Origin, RequestStats, Update
+    from vegas_spec.engine.outputs import CompletionOutput, Origin, RequestOutput, RequestStats, Update
 
 STYLES: dict[Origin, str] = {"accepted": "green", "corrected": "red", "bonus": "cyan"}
 
@@ -55,6 +57,7 @@ class TokenPrinter:
         self._console = console
         self._coloured = coloured
         self._printed = 0
+        self._taken = 0
         # A stop string is not part of the output, so its possible beginnings must wait.
         self._hold = max((len(text) for text in stop), default=1) - 1
         self._pieces: list[tuple[str, Origin]] = []
@@ -62,33 +65,49 @@ class TokenPrinter:
     def show(self, update: Update) -> None:
         """Print what an update brought."""
         completion = update.output.outputs[0]
-        first = len(completion.token_ids) - update.new_tokens
-        before = sum(len(piece) for piece, _ in self._pieces)
-        for token, origin in zip(completion.token_ids[first:], completion.token_origins[first:], strict=True):
-            text, _ = self._text.append(token)
-            self._pieces.append((text[before:], origin))
-            before = len(text)
+        length = self._take(completion)
         end = len(completion.text) - (0 if update.output.finished else self._hold)
         self._print_to(end)
-        if update.output.finished and end > before:  # the rest of an unfinished character
-            self._console.out(completion.text[before:], end="", highlight=False)
+        if update.output.finished and end > length:  # the rest of an unfinished character
+            self._out(completion.text[length:], None)
+
+    def show_rest(self, output: RequestOutput) -> None:
+        """Print what an interrupted output says further, also what waits for a stop string that will not come."""
+        completion = output.outputs[0]
+        self._take(completion)
+        self._print_to(len(completion.text))
+
+    def _take(self, completion: CompletionOutput) -> int:
+        """Cut the text of new tokens into pieces; return the length of all text so far."""
+        first = self._taken
+        self._taken = len(completion.token_ids)
+        length = sum(len(piece) for piece, _ in self._pieces)
+        for token, origin in zip(completion.token_ids[first:], completion.token_origins[first:], strict=False):
+            text, _ = self._text.append(token)
+            self._pieces.append((text[length:], origin))
+            length = len(text)
+        return length
 
     def _print_to(self, end: int) -> None:
-        start, line = 0, Text()
+        start = 0
         for piece, origin in self._pieces:
             shown = piece[max(0, self._printed - start) : max(0, end - start)]
-            line.append(shown, STYLES[origin] if self._coloured else None)
+            if shown:
+                self._out(shown, STYLES[origin] if self._coloured else None)
             start += len(piece)
-        if line:
-            self._console.print(line, end="", soft_wrap=True, highlight=False)
         self._printed = max(self._printed, min(end, start))
+
+    def _out(self, text: str, style: str | None) -> None:
+        # A segment, since text that is printed as such loses its tabs and carriage returns.
+        segment = Segment(text, Style.parse(style) if style else None)
+        self._console.print(Segments([segment]), end="", soft_wrap=True)
 
 
 def summary(stats: RequestStats, tokens: int, prompt_tokens: int) -> str:
     """Sum a request up in one line."""
     decoding = sum(seconds for phase, seconds in stats.seconds.items() if phase != "prefill")
     parts = [
-        f"{tokens} tokens in {decoding:.1f} s ({tokens / max(decoding, 1e-9):.1f} tokens/s) "
+        f"{tokens} token{'' if tokens == 1 else 's'} in {decoding:.1f} s ({tokens / max(decoding, 1e-9):.1f} tokens/s) "
         f"after a prompt of {prompt_tokens:,} tokens ({stats.seconds['prefill']:.1f} s)"
     ]
     if stats.drafts:

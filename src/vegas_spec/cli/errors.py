@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -24,7 +25,8 @@ def is_for_the_user(error: Exception) -> bool:
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    Bad input, of whatever kind, is one sentence on stderr and exit code 2; Ctrl-C is 130. An unexpected exception is a
+    Bad input, of whatever kind, is one sentence on stderr and exit code 2; Ctrl-C is 130. Output for which there is
+    no room is bad input too. An unexpected exception is a
     fault of ours and keeps its traceback.
     """
     try:
@@ -37,11 +39,17 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         hint = f" Try '{context.command_path} --help'." if context else ""
         return _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}")
     except typer.Abort:
-        return INTERRUPTED
+        code = INTERRUPTED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or is_for_the_user(error):
+            raise
+        return _fail(f"cannot write the output: {error.strerror}")
     except Exception as error:
         if not is_for_the_user(error):
             raise
         return _fail(str(error))
+    if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
+        typer.echo("vegas: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 

@@ -109,6 +109,8 @@ def run(
                 printer.show(update)
     except KeyboardInterrupt:
         interrupted = True
+        if last is not None and stream and not as_json:
+            printer.show_rest(last)
     if last is None:
         if as_json:
             typer.echo(json.dumps({"interrupted": True, "outputs": []}))
@@ -147,7 +149,7 @@ def _finish(output: RequestOutput, console: Console, *, as_json: bool, stream: b
     else:
         typer.echo("" if stream else completion.text)
         line = summary(output.stats, len(completion.token_ids), len(output.prompt_token_ids))
-        console.print(f"{'interrupted; ' if interrupted else ''}{line}", style="dim", highlight=False)
+        console.print(line, style="dim", highlight=False)
     if output.error:
         typer.echo(f"vegas: {output.error}", err=True)
         raise typer.Exit(1)

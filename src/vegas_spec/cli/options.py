@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from vegas_spec.cli.errors import UsageError
 from vegas_spec.cli.progress import fetch_showing_progress
@@ -109,7 +111,7 @@ def load(model: str, console: Console, **options: Any) -> LLM:
     VegasConfig.from_dict({name: value for name, value in options.items() if name in config_options})
     if any(model == known.name for known in known_models()):
         model = str(fetch_showing_progress(model, console))
-    with console.status(f"loading {model}") if console.is_terminal else console.capture():
+    with console.status(f"loading {escape(model)}") if console.is_terminal else console.capture():
         import transformers
 
         from vegas_spec.engine.llm import LLM
@@ -125,7 +127,7 @@ def read_prompt(prompt: str | None, prompt_file: str | None, dash: str | None) -
     Raises
     ------
     UsageError
-        If none or several were given, or the file cannot be read as text.
+        If none or several were given, or what was given is empty or cannot be read as text.
 
     """
     if dash is not None and dash != "-":
@@ -136,10 +138,34 @@ def read_prompt(prompt: str | None, prompt_file: str | None, dash: str | None) -
             f"give one prompt: --prompt TEXT, --prompt-file FILE, or - for standard input; got {len(given)}"
         )
     if prompt is not None:
-        return prompt
+        return check_text(prompt)
     if dash == "-" or prompt_file == "-":
+        return check_text(_read_stdin())
+    return check_text(read_text(Path(str(prompt_file))))
+
+
+def check_text(text: str) -> str:
+    """Give a prompt back, or refuse it if it is empty or holds bytes that are no text."""
+    if not text:
+        raise UsageError("the prompt is empty; it needs at least one token")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the prompt is not UTF-8 text (character {error.start})") from error
+    return text
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed; give the prompt with --prompt or --prompt-file")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # whatever the locale, as for a file
+    try:
         return sys.stdin.read()
-    return read_text(Path(str(prompt_file)))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror}") from error
 
 
 def read_text(path: Path) -> str:
@@ -154,8 +180,6 @@ def read_text(path: Path) -> str:
 
 def make_prompt(llm: LLM, text: str, chat: bool | None) -> Any:
     """Turn text into a prompt: by the chat template if wanted, or if not said otherwise and the model has one."""
-    if not text:
-        raise UsageError("the prompt is empty; it needs at least one token")
     if chat is None:
         chat = llm.has_chat_template
     return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text

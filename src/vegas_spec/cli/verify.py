@@ -54,7 +54,7 @@ def verify(
 
     SamplingParams(max_tokens=max_tokens)
     console = Console(stderr=True)
-    texts = [*(prompt or ()), *(flags.read_text(path) for path in prompt_file or ())]
+    texts = [flags.check_text(text) for text in (*(prompt or ()), *map(flags.read_text, prompt_file or ()))]
     llm = flags.load(
         model,
         console,
