@@ -105,6 +105,13 @@ def test_this_machine_can_run_the_engine(capsys: pytest.CaptureFixture[str], mon
     assert {check["name"]: check["status"] for check in report["checks"]}["engine"] == "PASS"
 
 
+def test_a_cache_folder_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below"):
+        monkeypatch.setenv("VEGAS_CACHE", str(tmp_path / path))
+        assert not doctor.gather().cache_writable
+
+
 def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "gather", lambda: dataclasses.replace(GOOD, python=(3, 9, 0)))
     assert run(app, ["doctor"]) == 1

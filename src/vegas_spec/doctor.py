@@ -89,7 +89,7 @@ def gather() -> Facts:
     """Look at this machine. Imports torch, and nothing else that is heavy."""
     cache = cache_folder()
     gpus, torch_error = _gpus()
-    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    existing = next(path for path in (cache, *cache.parents) if os.path.exists(path))  # false where it may not look
     return Facts(
         python=sys.version_info[:3],
         versions={name: _version(name) for name in PACKAGES},
@@ -98,7 +98,7 @@ def gather() -> Facts:
         gpus=gpus,
         torch_error=torch_error,
         cache=cache,
-        cache_writable=os.access(existing, os.W_OK),
+        cache_writable=existing.is_dir() and os.access(existing, os.W_OK),
         disk_free_bytes=shutil.disk_usage(existing).free,
         fetched=tuple(model.name for model in known_models() if is_fetched(model.name)),
         has_pip=importlib.util.find_spec("pip") is not None,
