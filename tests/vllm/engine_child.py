@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import copy
 import inspect
+import os
 import sys
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -286,8 +287,12 @@ def main(address, folder):
                 answer = ("error", f"{type(error).__name__}: {error}")
             parent.send(answer)
 
-    for llm in engines.engines.values():
-        llm.llm_engine.engine_core.shutdown()
+    for name, llm in engines.engines.items():
+        if engines.tallies[name] is None:
+            # This engine has processes of its own, which would outlive this one.
+            llm.llm_engine.engine_core.shutdown()
+    # The rest ends with the process; taking engines apart one by one takes vLLM long.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def test_families(engines, model):
     engines.start(f"{model}-plain", model, **options)
     engines.start(f"{model}-vegas", model, speculative_config=VEGAS, **options)
     tokens = prompts(1, 40, 90, 150)
-    expected = engines.generate(f"{model}-plain", tokens, {"max_tokens": 16})
-    assert engines.generate(f"{model}-vegas", tokens, {"max_tokens": 16}) == expected
+    expected = engines.generate(f"{model}-plain", tokens, {"max_tokens": 12})
+    assert engines.generate(f"{model}-vegas", tokens, {"max_tokens": 12}) == expected
     assert engines.counters(f"{model}-vegas")["accepted"] > 0
 
 
@@ -77,7 +77,7 @@ def test_prefix_cache(pair):
 def test_corrupted_drafts(pair):
     """Random tokens in place of drafts change the speed only."""
     pair.corrupt_drafts("vegas", 0.3)
-    same(pair, prompts(70, 1, 130, 9, seed=2), {"max_tokens": 16})
+    same(pair, prompts(70, 1, 130, 9, seed=2), {"max_tokens": 12})
     pair.corrupt_drafts("vegas", 0)
 
 

@@ -8,7 +8,7 @@ from serving_prompts import prompts
 
 OPTIONS = {"temperature": 0.5, "top_k": 4, "top_p": 0.95, "repetition_penalty": 1.2}
 LENGTH = 3
-SAMPLES = 64
+SAMPLES = 48
 
 
 @pytest.fixture(scope="module")
