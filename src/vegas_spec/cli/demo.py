@@ -46,6 +46,8 @@ def demo(
         )
     )
 
+    if not console.is_terminal:
+        console.print("Reading the prompt, a minute or more on two cores ...", style="dim")
     begin = time.perf_counter()
     printer = TokenPrinter(llm, console, (), coloured=True)
     output = None

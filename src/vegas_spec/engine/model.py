@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vegas_spec.config import invalid
+from vegas_spec.config import ConfigError, invalid
 from vegas_spec.engine import hook
 from vegas_spec.engine.attention import AttentionParams
 from vegas_spec.engine.kv_cache import LayerSpec
@@ -186,6 +186,8 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
 
 def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     path = Path(name).expanduser()
+    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
+        raise ConfigError(f"revision is for models of the hub; {name} is a file or folder. Leave it out")
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"there is no GGUF file {name}")
@@ -242,18 +244,8 @@ def _explained(name: str) -> Iterator[None]:
     except Exception as error:
         cause = str(error).strip().splitlines()
         what = cause[0] if cause else type(error).__name__
-        raise ModelError(f"cannot load {name}: {what} ({type(error).__name__})") from error
+        from vegas_spec.models import known_models
 
-
-def describe(model: Model) -> dict[str, Any]:
-    """Say what was loaded, fit for JSON."""
-    full = sum(layer.sliding_window is None for layer in model.layers)
-    return {
-        "name": model.name,
-        "type": model.module.config.model_type,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "context_length": model.context_length,
-        "layers": [dataclasses.asdict(layer) for layer in model.layers],
-        "full_attention_layers": full,
-    }
+        near = difflib.get_close_matches(name, [known.name for known in known_models()], n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ModelError(f"cannot load {name}: {what} ({type(error).__name__}){hint}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -64,7 +65,7 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _check_float("temperature", self.temperature, "at least 0", self.temperature >= 0)
+        _check_float("temperature", self.temperature, "at least 0", 0 <= self.temperature < math.inf)
         check_int("top_k", self.top_k, -1)
         _check_float("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
         _check_float("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)

@@ -91,7 +91,7 @@ def compare(
     """Complete prompts greedily with both engines and compare token by token.
 
     A difference is judged by feeding the common text to the plain model: a gap of its logits within `TIE_GAP` is a
-    numerical tie (ARCHITECTURE rule 1 allows none in float32 beyond rounding).
+    numerical tie.
 
     Parameters
     ----------
