@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="*", choices=["plain_decoding", "phases", "peak_memory"], help="some of it")
     parser.add_argument("--memory-of", choices=["engine", "transformers"], help="run one side alone, print its peak")
     parser.add_argument("--tokens-file", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -50,11 +50,10 @@ def main() -> None:
 
     result: dict[str, Any] = {**environment(), "model": Path(arguments.model).name}
     llm = LLM(arguments.model, dtype="bfloat16", policy="full")
-    for name, measure in (
-        ("plain_decoding", plain_decoding),
-        ("phases", phases),
-        ("peak_memory", peak_memory),
-    ):
+    for measure in (plain_decoding, phases, peak_memory):
+        name = measure.__name__
+        if arguments.only and name not in arguments.only:
+            continue
         result[name] = measure(llm, arguments)
         print(name, json.dumps(result[name], indent=1), flush=True)
     if arguments.out:
@@ -167,7 +166,9 @@ def memory_alone(arguments: argparse.Namespace) -> dict[str, int]:
     else:
         reference = load_reference(arguments.model)
         generate(reference, tokens, arguments.max_tokens)
-    return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    # Not getrusage: its figure begins with what the parent had in memory when it started this process.
+    status = Path("/proc/self/status").read_text()
+    return {"peak": int(status.partition("VmHWM:")[2].split()[0]) * 1024}
 
 
 def load_reference(model: str) -> Any:
