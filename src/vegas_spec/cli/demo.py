@@ -51,7 +51,7 @@ def demo(
     begin = time.perf_counter()
     printer = TokenPrinter(llm, console, (), coloured=True)
     output = None
-    for update in watch_prefill(console, llm.stream(workload.prompt, params), prompt_tokens, "reading the prompt"):
+    for update in watch_prefill(console, llm.stream(workload.prompt, params), "reading the prompt"):
         output = update.output
         if not as_json:
             if len(output.outputs[0].token_ids) == update.new_tokens:

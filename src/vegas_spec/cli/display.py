@@ -36,12 +36,12 @@ def token_bar(console: Console) -> Progress:
     )
 
 
-def watch_prefill(console: Console, updates: Iterable[Update], prompt_tokens: int, label: str) -> Iterable[Update]:
+def watch_prefill(console: Console, updates: Iterable[Update], label: str) -> Iterable[Update]:
     """Show a bar while the prompt is read, then pass on the updates that bring tokens."""
     with token_bar(console) as bar:
-        task = bar.add_task(label, total=prompt_tokens)
+        task = bar.add_task(label, total=None)
         for update in updates:
-            bar.update(task, completed=update.prefilled)
+            bar.update(task, completed=update.prefilled, total=len(update.output.prompt_token_ids))
             if update.new_tokens or update.output.finished:
                 bar.stop()
                 yield update

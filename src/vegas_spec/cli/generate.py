@@ -120,14 +120,7 @@ def run(
 
 
 def _watch(console: Console, updates: Any, params: SamplingParams, bar: bool) -> Any:
-    first = next(updates)
-    prompt_tokens = len(first.output.prompt_token_ids)
-
-    def with_first() -> Any:
-        yield first
-        yield from updates
-
-    decoding = watch_prefill(console, with_first(), prompt_tokens, "reading the prompt")
+    decoding = watch_prefill(console, updates, "reading the prompt")
     if not bar:
         yield from decoding
         return

@@ -41,8 +41,8 @@ class KernelPhases(Phases):
         self._plans: dict[tuple[int, int, int, int | None], VerifyPlan] = {}
         self._workspaces: dict[tuple[int, int, int], SparseWorkspace] = {}
         self._places: dict[int, int] = {}
-        self.counts = self._ints([0] * self.slots)
-        self.prefix_lens = self._ints([0] * self.slots)
+        self.counts = self.ints([0] * self.slots)
+        self.prefix_lens = self.ints([0] * self.slots)
         self.tail = 2 * config.num_speculative_tokens + 1
         self.lists: dict[int, Tensor] = {}
         if self.request is not None:
@@ -59,7 +59,7 @@ class KernelPhases(Phases):
     def verify(self, batch: Sequence[Rows]) -> Step:
         """See `Phases.verify`."""
         self._places = {rows.slot: place for place, rows in enumerate(batch)}
-        self.prefix_lens = self._ints([rows.start + 1 for rows in batch])
+        self.prefix_lens = self.ints([rows.start + 1 for rows in batch])
         self.counts = budgets(self.prefix_lens, self.config).int()
         return _KernelVerification(self, batch)
 
@@ -100,7 +100,8 @@ class KernelPhases(Phases):
             )
         return self._workspaces[shape]
 
-    def _ints(self, values: Sequence[int]) -> Tensor:
+    def ints(self, values: Sequence[int]) -> Tensor:
+        """Put integers on the device, int32."""
         return torch.tensor(values, dtype=torch.int32, device=self.device)
 
     def _pages(self, entries: Tensor) -> Tensor:
@@ -132,18 +133,17 @@ class _KernelStep(Step):
         positions = [position for rows in batch for position in range(rows.start, rows.stop)]
         self._row_slots = torch.tensor(row_slots, device=phases.device)
         self._positions = torch.tensor(positions, device=phases.device)
-        self.seq_lens = phases._ints([rows.stop for rows in batch])
+        self.seq_lens = phases.ints([rows.stop for rows in batch])
         starts = torch.tensor([0, *(rows.count for rows in batch)]).cumsum(0).int()
         self._query_start_loc = starts.to(phases.device)
+        # One for all layers of the step.
+        self.block_table = {heads: table[self.slots] for heads, table in phases.block_table.items()}
         self._prepared: set[int] = set()
 
     def write(self, layer: LayerSpec, key: Tensor, value: Tensor) -> None:
         cache = self.phases.cache
         cache.keys[layer.index][self._row_slots, :, self._positions] = key.transpose(0, 1)
         cache.values[layer.index][self._row_slots, :, self._positions] = value.transpose(0, 1)
-
-    def block_table(self, layer: LayerSpec) -> Tensor:
-        return self.phases.block_table[layer.num_kv_heads][self.slots]
 
     def attend_to_all(self, layer: LayerSpec, query: Tensor, params: AttentionParams, scored: bool) -> Tensor:
         plan = self.phases.plan(layer)
@@ -155,7 +155,7 @@ class _KernelStep(Step):
         return verify_attention(
             rows,
             *self.phases.paged[layer.index],
-            self.block_table(layer),
+            self.block_table[layer.num_kv_heads],
             self._query_start_loc,
             self.seq_lens,
             plan,
@@ -179,7 +179,7 @@ class _KernelVerification(_KernelStep):
             select_kv(
                 phases.plan(spec),
                 phases.counts,
-                self.block_table(spec),
+                self.block_table[spec.num_kv_heads],
                 BLOCK_SIZE,
                 slots=phases.lists[layer][:batch],
                 score=phases.request.score,

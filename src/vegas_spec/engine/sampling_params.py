@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -95,11 +94,6 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether the distribution depends on what was said before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-
-    @classmethod
-    def option_names(cls) -> list[str]:
-        """Names of all options."""
-        return [option.name for option in dataclasses.fields(cls)]
 
 
 def _check_float(option: str, value: object, allowed: str, holds: bool) -> None:

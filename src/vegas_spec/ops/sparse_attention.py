@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from vegas_spec.ops.checks import HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
+from vegas_spec.ops.checks import FLOATS, HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
 from vegas_spec.ops.sparse_kernel import sparse_kernel
 from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, shared_memory, sparse_splits, sparse_tuning
 
@@ -134,7 +134,7 @@ def sparse_attention(
 
     """
     (batch, heads, head_dim), device = query.shape, query.device
-    dtypes = HALVES if device.type == "cuda" else (*HALVES, torch.float32, torch.float64)
+    dtypes = HALVES if device.type == "cuda" else FLOATS
     shape = (None, workspace.num_heads, workspace.head_dim)
     check_tensor("query", query, shape, dtypes, workspace.arrivals.device)
     check_last_dim("query", query)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vegas_spec.config import Rows, Score
 from vegas_spec.ops.checks import (
+    FLOATS,
     HALVES,
     check_cache,
     check_choice,
@@ -107,7 +108,7 @@ def verify_attention(
     """
     batch, (num_rows, heads, head_dim) = seq_lens.shape[0], query.shape
     device = query.device
-    dtypes = HALVES if device.type == "cuda" else (*HALVES, torch.float32, torch.float64)
+    dtypes = HALVES if device.type == "cuda" else FLOATS
     check_tensor("query", query, (None, plan.num_heads, plan.head_dim), dtypes, plan.prefix_lens.device)
     check_last_dim("query", query)
     check_cache(key_cache, value_cache, plan.num_kv_heads, head_dim, query)
