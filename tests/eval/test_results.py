@@ -1,0 +1,167 @@
+"""Result files and journals: what is stored is what is read, and what is broken is said."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.eval.journal import Journal
+from vegas_spec.eval.results import (
+    AcceptanceRow,
+    KernelRow,
+    Result,
+    ResultError,
+    ThroughputRow,
+    TuningRow,
+    load,
+    save,
+    save_csv,
+)
+
+ACCEPTANCE = AcceptanceRow(
+    policy="vegas",
+    config=VegasConfig().to_dict(),
+    workload="source",
+    kind="source",
+    prompt="0: abc.py",
+    prompt_tokens=4096,
+    generated_tokens=32,
+    iterations=8,
+    drafts=7,
+    accepted_per_iteration=3.5,
+    accepted_per_position=[7, 6, 5],
+    proposed_per_position=[7, 7, 7],
+    draft_kv_share=0.05,
+    overlap_by_distance=[0.9, 0.8],
+    seconds={"draft": 1.5, "verify": 2},
+)
+ROWS: dict[str, list[Any]] = {
+    "acceptance": [ACCEPTANCE],
+    "throughput": [
+        ThroughputRow(
+            policy="full",
+            config={},
+            engine="vllm",
+            context=32_768,
+            batch=16,
+            temperature=0,
+            tokens_per_second=[700.0, 710.0, 705.0],
+        )
+    ],
+    "kernels": [KernelRow(case="8B 16 x 16K", batch=16, context=16_384, milliseconds={"fa3": 0.26})],
+    "tuning": [TuningRow(step=1, varied="kv_budget", value=0.05, num_speculative_tokens=6, kv_budget=0.05)],
+}
+
+
+def result(kind: str) -> Result:
+    return Result.of_this_run(kind, "tiny", {"dtype": "float32"}, ROWS[kind])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_what_is_saved_is_loaded(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "new" / "result.json"
+    stored = result(kind)
+    save(stored, path)
+    assert load(path) == stored
+    assert [each.name for each in path.parent.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "other"}, "is not a result"),
+        ({"version": 99}, "version 99"),
+        ({"kind": "nonsense"}, "known: acceptance"),
+        ({"model": 3}, "model of it must be str; got 3"),
+        ({"more": 1}, "unknown field 'more'"),
+        ({"rows": [{}]}, r"rows\[0\] lacks the field 'policy'"),
+        ({"rows": [3]}, r"rows\[0\] must be an object; got 3"),
+        ({"rows": [{**ACCEPTANCE.__dict__, "iterations": 1.5}]}, r"iterations of rows\[0\] must be int; got 1.5"),
+        ({"rows": [{**ACCEPTANCE.__dict__, "iterations": True}]}, r"iterations of rows\[0\] must be int; got True"),
+        ({"rows": [{**ACCEPTANCE.__dict__, "recall": "x"}]}, r"recall of rows\[0\] must be float \| None; got 'x'"),
+        ({"rows": [{**ACCEPTANCE.__dict__, "accepted_per_position": [1, "2"]}]}, r"must be list\[int\]"),
+        ({"rows": [{**ACCEPTANCE.__dict__, "seconds": {"draft": None}}]}, r"must be dict\[str, float\]"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({**result("acceptance").to_dict(), **change}))
+    with pytest.raises(ResultError, match=message):
+        load(path)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match=r"cannot read .*No such file"):
+        load(tmp_path / "none.json")
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ResultError, match="is not JSON"):
+        load(tmp_path / "broken.json")
+    with pytest.raises(ResultError, match="cannot write"):
+        save(result("kernels"), tmp_path / "broken.json" / "result.json")
+    with pytest.raises(ResultError, match="cannot write"):
+        save_csv(result("kernels"), tmp_path)
+
+
+def test_csv_has_a_column_per_field(tmp_path: Path) -> None:
+    path = tmp_path / "result.csv"
+    save_csv(result("acceptance"), path)
+    [row] = csv.DictReader(path.open())
+    assert row["policy"] == "vegas"
+    assert row["config.num_speculative_tokens"] == "6"
+    assert json.loads(row["accepted_per_position"]) == [7, 6, 5]
+    assert row["seconds.verify"] == "2"
+    assert row["recall"] == ""
+
+
+# --- journal --------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_goes_on_where_a_killed_run_was(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    run = {"model": "tiny", "gammas": (4, 6)}  # a tuple is a list in JSON
+    with Journal(path, run) as journal:
+        journal.append("a", {"x": 1})
+        journal.append("b", {"x": 2})
+    path.write_bytes(path.read_bytes() + b'{"key": "c", "ro')  # killed while writing
+    with Journal(path, run) as journal:
+        assert journal.rows == {"a": {"x": 1}, "b": {"x": 2}}
+        assert "c" not in journal
+        journal.append("c", {"x": 3})
+    with Journal(path, run) as journal:
+        assert list(journal.rows) == ["a", "b", "c"]
+        assert journal["c"] == {"x": 3}
+        journal.close(remove=True)
+    assert not path.exists()
+
+
+def test_a_run_killed_before_its_first_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    path.write_bytes(b'{"schema": "vegas-jou')
+    with Journal(path, {"model": "tiny"}) as journal:
+        assert journal.rows == {}
+        journal.append("a", 1)
+    with Journal(path, {"model": "tiny"}) as journal:
+        assert journal.rows == {"a": 1}
+
+
+def test_a_journal_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    with Journal(path, {"model": "tiny", "gamma": 6}) as journal:
+        journal.append("a", 1)
+    with pytest.raises(ResultError, match=r"another run \(different: gamma\).*--restart"):
+        Journal(path, {"model": "tiny", "gamma": 4})
+    with Journal(path, {"model": "tiny", "gamma": 4}, fresh=True) as journal:
+        assert journal.rows == {}
+
+
+def test_what_is_no_journal_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes\n")
+    with pytest.raises(ResultError, match="is not a journal"):
+        Journal(path, {})
+    assert path.read_text() == "my notes\n"
