@@ -249,3 +249,21 @@ def test_the_demo(chat_model: str, capsys: pytest.CaptureFixture[str]):
     assert run(app, [*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["identical"]
     assert run(app, ["demo", "--model", chat_model, "--max-tokens", "0"]) == 2
+
+
+# --- config files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_gives_options_and_flags_win(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tuned.toml"
+    path.write_text('[vegas]\nnum_speculative_tokens = 3\nkv_budget_min = 9\n[tuned_on]\nmodel = "other"\n')
+    common = ["generate", model, *PROMPT, "--config", str(path), "--json", "--max-tokens", "8"]
+    for flags, expected in (([], 3), (["--num-speculative-tokens", "6"], 6)):
+        assert run(app, [*common, *flags]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["stats"]["num_speculative_tokens"] == expected
+        assert "tuned on model 'other'" in err.replace("\n", " ")
+    assert run(app, ["verify", model, *PROMPT, "--config", str(tmp_path / "none.toml")]) == 2
+    assert "cannot read the config file" in capsys.readouterr().err

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def generate(
+    context: typer.Context,
     model: flags.ModelArgument,
     dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
@@ -49,6 +50,7 @@ def generate(
     score: flags.Score = "weight",
     rows: flags.Rows = "ends",
     granularity: flags.Granularity = "kv_head",
+    config: flags.ConfigPath = None,
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
@@ -80,14 +82,7 @@ def generate(
         device=device,
         revision=revision,
         max_model_len=max_model_len,
-        num_speculative_tokens=num_speculative_tokens,
-        policy=policy,
-        kv_budget=kv_budget,
-        kv_budget_min=kv_budget_min,
-        kv_budget_max=kv_budget_max,
-        score=score,
-        rows=rows,
-        granularity=granularity,
+        **flags.drafting(context, config, model, console),
     )
     run(llm, flags.make_prompt(llm, text, chat), params, console, as_json=as_json, stream=stream, show=show)
 

