@@ -234,6 +234,8 @@ def check_stats(output: RequestOutput, gamma: int) -> None:
     stats, completion = output.stats, output.outputs[0]
     assert len(stats.accepted_per_position) == gamma
     assert sum(stats.accepted_per_position) == stats.accepted <= stats.drafted <= stats.drafts * gamma
+    assert sum(stats.drafted_per_position) == stats.drafted
+    assert all(a <= d for a, d in zip(stats.accepted_per_position, stats.drafted_per_position, strict=True))
     assert stats.accepted_per_position == sorted(stats.accepted_per_position, reverse=True)
     assert stats.drafts <= stats.iterations
     origins = completion.token_origins
@@ -275,6 +277,7 @@ def test_origins_and_counts_of_a_script() -> None:
     stats = output.stats
     assert (stats.iterations, stats.drafts, stats.drafted, stats.accepted) == (4, 4, 3 + 3 + 3 + 2, 6)
     assert stats.accepted_per_position == [3, 3, 0]
+    assert stats.drafted_per_position == [4, 4, 3]
     check_stats(output, 3)
 
 

@@ -28,18 +28,26 @@ class RequestStats:
     """Iterations that had at least one drafted token."""
     drafted: int = 0
     accepted: int = 0
+    drafted_per_position: list[int] = field(default_factory=list)
+    """How often there was a draft at distance 1, 2, ..."""
     accepted_per_position: list[int] = field(default_factory=list)
-    """How often the draft at distance 1, 2, ... was accepted."""
+    """How often it was accepted."""
     draft_kv_entries: int = 0
     """Entries that draft steps read."""
     draft_kv_entries_dense: int = 0
     """Entries that the same steps would have read with full attention."""
     verify_kv_entries: int = 0
+    selection_seconds: float = 0.0
+    """Of these phases together: what scoring entries and choosing among them took, whichever policy did it and in
+    whichever phase (during verification, after it, in draft steps, and the upkeep of what a policy remembers). Copying
+    the chosen entries is reading them, and not counted. With ``attention="kernels"`` the scoring inside the attention
+    kernel is not seen: compare ``seconds["verify"]`` with that of policy ``dense``."""
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("prefill", "draft", "verify", "accept", "select"), 0.0)
     )
 
     def __post_init__(self) -> None:
+        self.drafted_per_position = self.drafted_per_position or [0] * self.num_speculative_tokens
         self.accepted_per_position = self.accepted_per_position or [0] * self.num_speculative_tokens
 
     @property
@@ -63,8 +71,9 @@ class RequestStats:
         self.drafts += drafted > 0
         self.drafted += drafted
         self.accepted += accepted
-        for position in range(accepted):
-            self.accepted_per_position[position] += 1
+        for position in range(drafted):
+            self.drafted_per_position[position] += 1
+            self.accepted_per_position[position] += position < accepted
 
     def to_dict(self) -> dict[str, Any]:
         """All counters and derived figures, fit for JSON."""
