@@ -28,7 +28,8 @@ ENVIRONMENT = {
 
 def child_environment(**changes):
     """The environment of a process that imports vLLM."""
-    return {**os.environ, **ENVIRONMENT, **changes}
+    path = os.pathsep.join(filter(None, [ENVIRONMENT["PYTHONPATH"], os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, **changes}
 
 
 class EngineProcess:

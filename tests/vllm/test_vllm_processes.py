@@ -8,10 +8,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import serving_models
-from engine_process import HERE, EngineProcess, child_environment
+from engine_process import EngineProcess, child_environment
 from serving_prompts import VEGAS, prompts
 
 LIMITS = {"max_model_len": 256, "max_num_seqs": 4, "num_gpu_blocks_override": 40}
@@ -49,7 +50,7 @@ def test_tensor_parallel_in_other_processes(model_folder, expected):
 
 @pytest.fixture(scope="module")
 def server(model_folder):
-    """``vllm serve --spec-method vegas``; its address."""
+    """``vegas serve``, which calls vLLM's own command; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -57,9 +58,10 @@ def server(model_folder):
     vegas = [f"-sc.{key.replace('_', '-')}={json.dumps(value)}" for key, value in VEGAS.items() if key != "method"]
     limits = ["--max-model-len=256", "--max-num-seqs=8", "--block-size=32", "--dtype=float32", "--enforce-eager"]
     command = ["serve", path, "--spec-method=vegas", *vegas, *limits, f"--port={port}", "--served-model-name=tiny"]
+    command += ["--num-speculative-tokens=3"]
     with open(model_folder / "server.log", "w") as log:
         process = subprocess.Popen(
-            [sys.executable, HERE / "serve_child.py", *command],
+            [Path(sys.executable).with_name("vegas"), *command],
             env=child_environment(VLLM_ENABLE_V1_MULTIPROCESSING="1"),
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from vegas_spec.config import ConfigError
+
 _ABSENT = object()
 
 
@@ -198,15 +200,15 @@ REFUSALS = (
 
 
 def check(vllm_config: Any) -> None:
-    """Raise a `ValueError` for the first unsupported combination."""
+    """Raise a `ConfigError` for the first unsupported combination."""
     for refusal in REFUSALS:
         got = refusal.got(vllm_config)
         if got is not None:
-            raise ValueError(f"vegas {refusal.needs}; got {got}. {refusal.instead}.")
+            raise ConfigError(f"vegas {refusal.needs}; got {got}. {refusal.instead}.")
 
 
 def check_layers(layers: dict[str, Any]) -> None:
-    """Raise a `ValueError` for the first attention layer that Vegas cannot draft with, once the model is built."""
+    """Raise a `ConfigError` for the first attention layer that Vegas cannot draft with, once the model is built."""
     for name, layer in layers.items():
         impl = getattr(layer, "impl", None)
         got = None
@@ -219,18 +221,18 @@ def check_layers(layers: dict[str, Any]) -> None:
         elif layer.kv_sharing_target_layer_name is not None:
             got = f"the KV cache of {layer.kv_sharing_target_layer_name}"
         if got is not None:
-            raise ValueError(
+            raise ConfigError(
                 f"vegas requires decoder attention layers with rotary positions and a KV cache of their own; got {got} "
                 f"in {name}. Serve this model without vegas."
             )
 
 
 def check_same_shape(layers: dict[str, Any]) -> None:
-    """Raise a `ValueError` unless all full-attention layers have the same heads, as their drafts share scratch."""
+    """Raise a `ConfigError` unless all full-attention layers have the same heads, as their drafts share scratch."""
     shapes = {name: (layer.num_heads, layer.num_kv_heads, layer.head_size) for name, layer in layers.items()}
     different = sorted(set(shapes.values()))
     if len(different) > 1:
-        raise ValueError(
+        raise ConfigError(
             "vegas requires full-attention layers of one shape (heads, KV heads, head size); got "
             f"{', '.join(map(str, different))}. Use policy 'dense', or serve this model without vegas."
         )

@@ -1,0 +1,94 @@
+"""``vegas serve``: ``vllm serve`` with Vegas on."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any
+
+import typer
+
+from vegas_spec.cli.progress import fetch_showing_progress
+from vegas_spec.models import known_models
+
+_METHOD = "Drafting"
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Of the subcommand: what is not ours is vLLM's."""
+
+
+def serve(
+    context: typer.Context,
+    num_speculative_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--num-speculative-tokens", help="Drafted tokens per verification, 1 to 16.", rich_help_panel=_METHOD
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Who chooses what drafts read; see docs/options.md.", rich_help_panel=_METHOD),
+    ] = None,
+    kv_budget: Annotated[
+        float | None,
+        typer.Option("--kv-budget", help="Share of the context that a draft step reads.", rich_help_panel=_METHOD),
+    ] = None,
+    kv_budget_min: Annotated[
+        int | None, typer.Option("--kv-budget-min", help="Fewest entries it reads.", rich_help_panel=_METHOD)
+    ] = None,
+    kv_budget_max: Annotated[
+        int | None, typer.Option("--kv-budget-max", help="Most entries it reads.", rich_help_panel=_METHOD)
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option("--score", help="Rank entries by softmax weight or by logit.", rich_help_panel=_METHOD)
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option("--rows", help="Verified rows that score: ends or all.", rich_help_panel=_METHOD)
+    ] = None,
+    granularity: Annotated[
+        str | None, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
+    ] = None,
+    fall_back: Annotated[
+        bool | None,
+        typer.Option(
+            "--fall-back/--no-fall-back", help="Decode plainly where drafting cannot gain.", rich_help_panel=_METHOD
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the vllm command instead of running it.")] = False,
+) -> None:
+    """Serve a model with vLLM, drafting with Vegas: vegas serve MODEL [OPTIONS OF vllm serve].
+
+    MODEL and all other arguments go to `vllm serve` as they are (`vllm serve --help=all` lists them). Its
+    --speculative-config is merged with the options below, which win. MODEL may also be a name of `vegas models`.
+    """
+    from vegas_spec.vllm import serve as vllm_serve
+
+    given: dict[str, Any] = {
+        "num_speculative_tokens": num_speculative_tokens,
+        "policy": policy,
+        "kv_budget": kv_budget,
+        "kv_budget_min": kv_budget_min,
+        "kv_budget_max": kv_budget_max,
+        "score": score,
+        "rows": rows,
+        "granularity": granularity,
+        "fall_back": fall_back,
+    }
+    drafting = {name: value for name, value in given.items() if value is not None}
+    arguments = vllm_serve.serve_arguments(context.args, drafting)
+    command = shlex.join(["vllm", "serve", *arguments])
+    if dry_run:
+        typer.echo(command)
+        return
+    vllm_serve.check_vllm()
+    arguments = _with_folder(arguments)
+    typer.echo(f"vegas: {command}", err=True)
+    vllm_serve.run_vllm(arguments)
+
+
+def _with_folder(arguments: list[str]) -> list[str]:
+    """Put the folder of a model of `vegas models` in the place of its name, and keep the name for clients."""
+    if not arguments or not any(arguments[0] == known.name for known in known_models()):
+        return arguments
+    name, *rest = arguments
+    named = any(argument.startswith("--served-model-name") for argument in rest)
+    return [str(fetch_showing_progress(name)), *rest, *([] if named else ["--served-model-name", name])]
