@@ -19,7 +19,7 @@ from typing import Any
 
 from vegas_spec import LLM, RequestOutput, SamplingParams
 from vegas_spec.eval.environment import environment
-from vegas_spec.eval.workloads import WorkloadPrompt, jsonl_prompts, source_prompt
+from vegas_spec.eval.workloads import Encoder, WorkloadPrompt, parse
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dense": {"policy": "dense"},
@@ -100,14 +100,10 @@ def generate(engine: LLM, prompts: list[WorkloadPrompt], params: SamplingParams)
 def workload(llm: LLM, arguments: argparse.Namespace) -> list[WorkloadPrompt]:
     """Documents and source, of lengths spread over the wanted range."""
     low, high = arguments.min_prompt_tokens, arguments.max_prompt_tokens
+    asked = [(f"jsonl:file={arguments.documents}", arguments.num_documents)] if arguments.documents else []
     prompts = []
-    if arguments.documents:
-        documents = jsonl_prompts(llm, arguments.documents, min_tokens=low, max_tokens=high)
-        step = max(1, len(documents) // max(1, arguments.num_documents))
-        prompts += documents[::step][: arguments.num_documents]
-    for number in range(arguments.num_sources):
-        length = low + (high - low) * number // max(1, arguments.num_sources - 1)
-        prompts.append(source_prompt(llm, length, number))
+    for spec, count in [*asked, ("source", arguments.num_sources)]:
+        prompts += parse(spec).build(Encoder.of(llm), high, prompts=count, min_tokens=low, max_tokens=high)
     return prompts
 
 
