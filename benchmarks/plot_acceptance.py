@@ -1,4 +1,4 @@
-"""Draw the result of ``acceptance.py``: accepted drafts per iteration, a bar per variant and a dot per prompt.
+"""Draw a result of ``vegas bench acceptance``: accepted drafts per iteration, a bar per policy and a dot per prompt.
 
 python benchmarks/plot_acceptance.py benchmarks/results/acceptance_h200.json docs/images/acceptance.svg
 """
@@ -6,10 +6,12 @@ python benchmarks/plot_acceptance.py benchmarks/results/acceptance_h200.json doc
 from __future__ import annotations
 
 import argparse
-import json
+import statistics
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+
+from vegas_spec.eval.results import AcceptanceRow, load
 
 plt.rcParams["svg.hashsalt"] = "vegas"  # the same picture is the same file
 
@@ -19,24 +21,26 @@ def main() -> None:
     parser.add_argument("result", type=Path)
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
-    result = json.loads(arguments.result.read_text())
-    rows = result["rows"][::-1]
-    lengths = [prompt["prompt_tokens"] for prompt in rows[0]["prompts"]]
+    result = load(arguments.result)
+    by_policy: dict[str, list[AcceptanceRow]] = {}
+    for row in result.rows:
+        by_policy.setdefault(row.policy, []).append(row)
+    policies = list(by_policy)[::-1]
+    lengths = [row.prompt_tokens for row in by_policy[policies[0]]]
 
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    default = ["(default" in row["variant"] for row in rows]
-    colours = ["#2a9d8f" if is_default else "#b8c4ce" for is_default in default]
-    axes.barh([row["variant"] for row in rows], [row["mean"] for row in rows], color=colours, height=0.7)
-    for place, row in enumerate(rows):
-        accepted = [prompt["accepted_per_draft"] for prompt in row["prompts"]]
-        axes.scatter(accepted, [place] * len(accepted), s=8, color="#264653", alpha=0.5, linewidths=0)
-        axes.text(0.08, place, f"{row['mean']:.2f}", va="center", fontsize=9)
-    drafts = rows[0]["config"]["num_speculative_tokens"]
+    colours = ["#2a9d8f" if policy == "vegas" else "#b8c4ce" for policy in policies]
+    accepted = [[row.accepted_per_iteration for row in by_policy[policy]] for policy in policies]
+    axes.barh(policies, [statistics.mean(each) for each in accepted], color=colours, height=0.7)
+    for place, each in enumerate(accepted):
+        axes.scatter(each, [place] * len(each), s=8, color="#264653", alpha=0.5, linewidths=0)
+        axes.text(0.08, place, f"{statistics.mean(each):.2f}", va="center", fontsize=9)
+    drafts = result.rows[0].config["num_speculative_tokens"]
     axes.set_xlim(0, drafts + 0.1)
     axes.set_xlabel(f"accepted drafts per iteration, of {drafts} (bar: mean, dot: one prompt)")
     figure.suptitle(
-        f"{result['model']}, {len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens, greedy, "
-        f"{result['dtype'].removeprefix('torch.')}, {result['hardware']}",
+        f"{result.model}, {len(lengths)} prompts of {min(lengths):,} to {max(lengths):,} tokens, greedy, "
+        f"{result.settings['dtype']}, {result.environment['hardware']}",
         fontsize=9,
     )
     axes.spines[["top", "right"]].set_visible(False)

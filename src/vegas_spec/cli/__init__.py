@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vegas_spec import __version__
-from vegas_spec.cli import demo, doctor, generate, models, serve, verify
+from vegas_spec.cli import bench, demo, doctor, generate, models, serve, verify
 from vegas_spec.cli.errors import run
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
 app.command("serve", context_settings=serve.SETTINGS)(serve.serve)
+app.add_typer(bench.app)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)
 

@@ -48,7 +48,8 @@ class AcceptanceRow:
     accepted_per_iteration : float
         Accepted drafts per iteration that had drafts.
     accepted_per_position, proposed_per_position : list of int
-        How often the draft at distance 1, 2, ... was accepted (with all before it), and how often there was one.
+        How often the draft at distance 1, 2, ... was accepted (with all before it), and how often there was one; the
+        latter is empty where it was not recorded.
     draft_kv_share : float
         Share of the cache that draft steps really read.
     recall : float, optional

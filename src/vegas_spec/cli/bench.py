@@ -1,0 +1,10 @@
+"""``vegas bench``: measurements whose results are stored and can be gone on with."""
+
+from __future__ import annotations
+
+import typer
+
+from vegas_spec.cli.bench_acceptance import acceptance
+
+app = typer.Typer(name="bench", help="Measure acceptance and speed; interrupted runs go on.", no_args_is_help=True)
+app.command("acceptance")(acceptance)

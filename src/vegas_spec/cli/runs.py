@@ -1,0 +1,144 @@
+"""What long measurements share on the command line: where they store, how far they are, and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from vegas_spec.cli.errors import INTERRUPTED, UsageError
+
+if TYPE_CHECKING:
+    from vegas_spec.eval.journal import Journal
+    from vegas_spec.eval.results import Result
+
+_RESULT = "Result"
+
+Out = Annotated[
+    Path,
+    typer.Option("--out", help="Where the result goes, as JSON; its journal lies beside it.", rich_help_panel=_RESULT),
+]
+Csv = Annotated[Path | None, typer.Option("--csv", help="The rows as CSV, too.", rich_help_panel=_RESULT)]
+Restart = Annotated[
+    bool,
+    typer.Option("--restart", help="Begin anew, even if a run was interrupted here.", rich_help_panel=_RESULT),
+]
+WorkloadOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workload",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="source, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl; may be repeated.",
+    ),
+]
+
+_SILENT_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def journal_of(out: Path, run: Mapping[str, Any], restart: bool, console: Console) -> Iterator[Journal]:
+    """Open the journal beside a result; on Ctrl-C say how to go on, and exit with 130.
+
+    Parameters
+    ----------
+    out : Path
+        Where the result will be stored.
+    run : mapping
+        What a run must share with one that it goes on with.
+    restart : bool
+        Begin anew.
+    console : Console
+        For messages.
+
+    """
+    from vegas_spec.eval.journal import Journal
+
+    if out.is_dir():
+        raise UsageError(f"--out must be a file; {out} is a folder")
+    with Journal(out.with_name(f"{out.name}.journal"), run, fresh=restart) as journal:
+        found = len(journal.rows)
+        if found:
+            console.print(f"going on with {found} measurements of {journal.path}", style="dim", highlight=False)
+        try:
+            yield journal
+        except KeyboardInterrupt:
+            console.print(
+                f"\ninterrupted; {len(journal.rows)} measurements are kept in {journal.path}. "
+                "Repeat the command to go on.",
+                highlight=False,
+            )
+            raise typer.Exit(INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def progress_of(console: Console) -> Iterator[Callable[[str, float, float], None]]:
+    """Show what is running and the time left; where there is no terminal, a line now and then."""
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=600.0,
+    )
+    task = bar.add_task("", total=None)
+    said = ("", 0.0)
+
+    def watch(label: str, done: float, total: float) -> None:
+        nonlocal said
+        bar.update(task, description=label, completed=done, total=total)
+        now = time.monotonic()
+        if not console.is_terminal and (label != said[0] or now - said[1] > _SILENT_SECONDS):
+            said = (label, now)
+            console.print(f"[{done / max(total, 1e-9):4.0%}] {label}", style="dim", highlight=False, markup=False)
+
+    with bar:
+        yield watch
+
+
+def store(result: Result, journal: Journal, out: Path, csv: Path | None, console: Console) -> None:
+    """Store a finished result; its journal has served."""
+    from vegas_spec.eval.results import save, save_csv
+
+    save(result, out)
+    if csv is not None:
+        save_csv(result, csv)
+    journal.close(remove=True)
+    console.print(f"stored in {out}{f' and {csv}' if csv else ''}", style="dim", highlight=False, soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Print a table on standard output; where that is no terminal, as wide as it needs to be."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=1000)).maximum)
+    console.print(table)
+
+
+def numbers(text: str, option: str, kind: type[int] | type[float]) -> list[Any]:
+    """Read numbers that are separated by commas.
+
+    Raises
+    ------
+    UsageError
+        If one is none, or there are none.
+
+    """
+    try:
+        values = [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        values = []
+    if not values:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UsageError(f"{option} must be {what} separated by commas; got {text!r}")
+    return values
