@@ -1,0 +1,108 @@
+"""What a page is made of: sections with blocks of plots, notes and tables."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vegas_spec.eval.report.svg import PANEL_WIDTH
+from vegas_spec.eval.summary import tokens_text
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure with the name of its files, and what it shows in a sentence."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings; numbers stay numbers, so that they sort as such."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def text(self, column: int, value: float) -> str:
+        """Write a number with as many decimals as its column needs (at most 4 beyond the point)."""
+        return f"{value:.{self._decimals[column]}f}" if isinstance(value, float) else str(value)
+
+    @functools.cached_property
+    def _decimals(self) -> list[int]:
+        def needed(cell: object) -> int:
+            return len(f"{cell:.4f}".rstrip("0").partition(".")[2]) if isinstance(cell, float) else 0
+
+        return [max(map(needed, column), default=0) for column in zip(*self.rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one result has to show in a section."""
+
+    heading: str
+    conditions: str
+    plots: Sequence[Plot] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A chapter of the page; one without blocks is left out."""
+
+    name: str
+    title: str
+    lead: str
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A headline figure: the number, what it is, and under which conditions."""
+
+    value: str
+    label: str
+    conditions: str
+
+
+def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes]:
+    """Give an empty figure of the size of a phone's screen, with one set of axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def token_ticks(axes: Axes, contexts: Sequence[int]) -> None:
+    """Make x a logarithmic axis of context lengths."""
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(contexts))
+    axes.set_xticks(ticks, [tokens_text(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("context (tokens)")
+
+
+def legend_above(axes: Axes, order: Iterable[str], columns: int = 4) -> None:
+    """Put the legend above the axes, where it hides nothing, its entries in this order."""
+    found = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    labels = [label for label in dict.fromkeys(order) if label in found]
+    handles = [found[label] for label in labels]
+    if handles:
+        axes.legend(
+            handles,
+            labels,
+            ncols=min(columns, len(labels)),
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 1.0),
+            borderaxespad=0.2,
+            columnspacing=1.1,
+            handletextpad=0.4,
+            handlelength=1.4,
+        )
