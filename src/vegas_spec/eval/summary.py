@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vegas_spec.eval.intervals import Interval, bootstrap_mean
 from vegas_spec.eval.results import AcceptanceRow, ThroughputRow
 
 REFERENCE = "vegas"
@@ -18,29 +17,6 @@ BASELINE = "full"
 
 _NO_RIVALS = frozenset({"dense", "oracle", "full"})
 _READ_EVERYTHING = frozenset({"dense", "full"})
-
-_RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean, and the 95 % interval in which it lies; without spread to judge by, the mean itself."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-
-def mean_interval(values: Sequence[float]) -> Interval:
-    """Mean of independent values with a 95 % percentile bootstrap (Efron 1979), the same at every call."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean, mean, mean, len(values))
-    draw = random.Random(0)
-    means = sorted(statistics.fmean(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-    tail = round(0.025 * _RESAMPLES)
-    return Interval(mean, means[tail], means[-tail - 1], len(values))
 
 
 @dataclass(frozen=True)
@@ -92,7 +68,7 @@ def points(rows: Iterable[AcceptanceRow]) -> list[Point]:
 
 def acceptance(rows: Sequence[AcceptanceRow]) -> Interval:
     """Accepted drafts per iteration, mean over prompts."""
-    return mean_interval([row.accepted_per_iteration for row in rows])
+    return bootstrap_mean([row.accepted_per_iteration for row in rows])
 
 
 def position_rates(rows: Sequence[AcceptanceRow]) -> list[float]:

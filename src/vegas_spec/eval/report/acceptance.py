@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from vegas_spec.eval.intervals import bootstrap_mean
 from vegas_spec.eval.report.palette import INK, MUTED, PAPER, Style, policy_styles
 from vegas_spec.eval.report.parts import Block, Headline, Plot, Table, legend_above, panel, token_ticks
 from vegas_spec.eval.results import AcceptanceRow, Result
@@ -16,7 +17,6 @@ from vegas_spec.eval.summary import (
     by_policy,
     is_rival,
     losses,
-    mean_interval,
     pairs,
     point_of,
     points,
@@ -28,7 +28,9 @@ _Groups = dict[str, list[AcceptanceRow]]
 
 def acceptance_block(result: Result, prefix: str, heading: str, conditions: str) -> Block:
     """Everything about one acceptance result."""
-    rows: list[AcceptanceRow] = result.rows
+    rows: list[AcceptanceRow] = [row for row in result.rows if row.drafts]
+    if not rows:
+        return Block(heading, conditions, notes=["No prompt had a draft to judge: nothing can be said of acceptance."])
     point = points(rows)[0]
     styles = policy_styles(row.policy for row in rows)
     groups = by_policy(rows, point)
@@ -49,11 +51,11 @@ def acceptance_block(result: Result, prefix: str, heading: str, conditions: str)
 
 def acceptance_headlines(result: Result, conditions: str) -> list[Headline]:
     """The reference's mean, and the share of the cache it read."""
-    point = points(result.rows)[0]
-    own = by_policy(result.rows, point).get(REFERENCE)
+    measured = points(result.rows)
+    own = by_policy(result.rows, measured[0]).get(REFERENCE) if measured else None
     if not own:
         return []
-    share = statistics.fmean(row.draft_kv_share for row in own)
+    point, share = measured[0], statistics.fmean(row.draft_kv_share for row in own)
     return [
         Headline(f"{acceptance(own).mean:.2f} of {point.gamma}", "drafts accepted per iteration", conditions),
         Headline(f"{100 * share:.1f} %", "of the cache read by a draft step", conditions),
@@ -231,7 +233,7 @@ def selection_plots(groups: _Groups, styles: dict[str, Style], prefix: str) -> l
         figure, axes = panel(1.1 + 0.34 * len(recalls))
         order = sorted(recalls, key=lambda policy: statistics.fmean(recalls[policy]))
         for place, policy in enumerate(order):
-            each = mean_interval(recalls[policy])
+            each = bootstrap_mean(recalls[policy])
             axes.barh(place, 100 * each.mean, height=0.55, color=styles[policy].colour.light)
             axes.plot([100 * each.low, 100 * each.high], [place, place], color=INK.light, linewidth=1.2)
         axes.set_yticks(range(len(order)), order)
@@ -264,7 +266,7 @@ def means_table(rows: Sequence[AcceptanceRow], groups: _Groups, point: Point) ->
     lines = []
     for policy, own in groups.items():
         each = acceptance(own)
-        ahead = mean_interval([pair.difference for pair in compared[policy]]) if policy in compared else None
+        ahead = bootstrap_mean([pair.difference for pair in compared[policy]]) if policy in compared else None
         lines.append(
             [
                 policy,
@@ -274,7 +276,7 @@ def means_table(rows: Sequence[AcceptanceRow], groups: _Groups, point: Point) ->
                 round(max(row.accepted_per_iteration for row in own), 2),
                 f"{ahead.mean:+.2f} ({ahead.low:+.2f} to {ahead.high:+.2f})" if ahead else "",
                 round(100 * statistics.fmean(row.draft_kv_share for row in own), 1),
-                each.count,
+                len(own),
             ]
         )
     columns = (
