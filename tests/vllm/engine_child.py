@@ -236,7 +236,9 @@ class Engines:
         noise = size * torch.randn(serving_models.VOCAB, generator=torch.Generator().manual_seed(seed))
         drafter.compute_draft_logits = lambda *args: original(drafter, *args) + noise
 
-    def exact_distribution(self, model, prompt, length, temperature, top_k, top_p, repetition_penalty):
+    def exact_distribution(
+        self, model, prompt, length, temperature, top_k, top_p, repetition_penalty, min_p=0.0, logit_bias=None
+    ):
         """Probability of every continuation of this length under plain sampling, computed with transformers."""
         path = serving_models.save_tiny_model(model, self.folder)
         reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
@@ -246,9 +248,13 @@ class Engines:
             tokens = torch.tensor([[*prompt, *said] for said in continuations])
             with torch.no_grad():
                 logits = reference(tokens).logits[:, -1]
+            for token, bias in (logit_bias or {}).items():
+                logits[:, token] += bias
             seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, tokens, True)
             penalised = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)
             logits = torch.where(seen, penalised, logits) / temperature
+            probs = logits.softmax(-1)
+            logits = logits.masked_fill(probs < min_p * probs.amax(-1, keepdim=True), -torch.inf)
             best, ids = logits.topk(top_k)
             probs = best.softmax(-1)
             probs = probs * (probs.cumsum(-1) - probs < top_p)

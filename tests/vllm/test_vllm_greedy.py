@@ -100,6 +100,7 @@ FEATURES = {
     "repetition_penalty": {"repetition_penalty": 1.3},
     "presence_and_frequency": {"presence_penalty": 0.7, "frequency_penalty": 0.4},
     "bad_words": {"bad_words": ["I", "J", "K"]},
+    "logit_bias": {"logit_bias": {**dict.fromkeys(range(30, 90), 4.0), 100: -100.0}},
     "allowed_tokens": {"allowed_token_ids": list(range(40, 80))},
     "min_tokens": {"min_tokens": 8, "ignore_eos": False},
     "stop_token": {"stop_token_ids": list(range(0, 256, 9))},
@@ -122,6 +123,20 @@ def test_features(featured, feature):
     """What a request may ask for is applied to the target's side, and comes out the same."""
     plain, vegas = featured[feature]
     assert vegas == plain
+
+
+def test_opting_out(pair):
+    """Requests without drafts beside others; and alone, where nothing is drafted. All say the same."""
+    without = {"extra_args": {"vegas": False}}
+    tokens, before = prompts(70, 3, 40, seed=33), pair.counters("vegas")["drafted"]
+    same(pair, tokens, [{"max_tokens": 12, **without}, {"max_tokens": 12}, {"max_tokens": 12, **without}])
+    mixed = pair.counters("vegas")["drafted"]
+    # 12 tokens take 11 verifications of three drafts at most.
+    assert before < mixed <= before + 33
+    same(pair, tokens, {"max_tokens": 12, **without})
+    assert pair.counters("vegas")["drafted"] == mixed
+    with pytest.raises(RuntimeError, match="must be true or false; got 'no'"):
+        pair.generate("vegas", tokens, {"extra_args": {"vegas": "no"}})
 
 
 def test_logprobs(pair):

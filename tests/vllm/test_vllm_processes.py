@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -112,7 +113,37 @@ def test_server(server, expected):
 
     answers = asyncio.run(everyone())
     assert answers == [None if number == 5 else texts[number % 3] for number in range(32)]
-    with urllib.request.urlopen(f"{server}/metrics") as metrics:
-        lines = metrics.read().decode().splitlines()
-    accepted = [line for line in lines if line.startswith("vllm:spec_decode_num_accepted_tokens_total")]
-    assert float(accepted[0].rpartition(" ")[2]) > 0
+    before = metrics(server)
+    assert before["vllm:spec_decode_num_accepted_tokens_total"] > 0
+    assert before["vegas:kv_budget"] == VEGAS["kv_budget"]
+    assert before["vegas:drafting"] == 1
+    assert before["vegas:num_speculative_tokens"] == 3
+    assert before['vegas:request_steps_total,drafting="true"'] >= before["vllm:spec_decode_num_drafts_total"] > 0
+    assert before['vegas:request_steps_total,drafting="false"'] == 0
+
+    # A request that wants no drafts, and one that does not say clearly what it wants.
+    with openai.OpenAI(base_url=f"{server}/v1", api_key="none") as client:
+        asked = {"model": "tiny", "prompt": tokens[2], "max_tokens": 12, "temperature": 0}
+        answer = client.completions.create(**asked, extra_body={"ignore_eos": True, "vllm_xargs": {"vegas": False}})
+        assert answer.choices[0].text == texts[2]
+        with pytest.raises(openai.BadRequestError, match="must be true or false; got 'no'"):
+            client.completions.create(**asked, extra_body={"vllm_xargs": {"vegas": "no"}})
+    after = metrics(server)
+    assert after['vegas:request_steps_total,drafting="false"'] == 12
+    assert after["vegas:drafting"] == after["vegas:num_speculative_tokens"] == 0
+    assert after['vegas:drafting_changes_total,to="plain"'] == 1
+    assert after["vllm:spec_decode_num_drafts_total"] == before["vllm:spec_decode_num_drafts_total"]
+
+
+def metrics(server):
+    """What the server counts, by name and by the label that tells series of one name apart."""
+    with urllib.request.urlopen(f"{server}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    found = {}
+    for line in lines:
+        name, labels, value = (
+            re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line).groups() if line[0] != "#" else 3 * [""]
+        )
+        label = [part for part in (labels or "").split(",") if part.startswith(("drafting=", "to="))]
+        found[",".join([name, *label])] = value and float(value)
+    return found

@@ -33,13 +33,17 @@ def p_value(counts, expected):
     return torch.special.gammaincc(half[0], half[1]).item()
 
 
-@pytest.mark.parametrize("noise", [0.0, 2.0])
-def test_distribution(sampler, noise):
-    """Temperature, top-k, top-p and penalties; with the draft as it is, and with one that is deliberately wrong."""
+@pytest.mark.parametrize(
+    ("noise", "more"), [(0.0, {}), (2.0, {"min_p": 0.3, "logit_bias": dict.fromkeys(range(60, 70), 6.0)})]
+)
+def test_distribution(sampler, noise, more):
+    """Temperature, top-k, top-p and penalties, with the draft as it is; and with one that is deliberately wrong, beside
+    what vLLM refuses with other speculation: min-p and biases."""
     [prompt] = prompts(40, seed=8)
-    exact = sampler.exact_distribution("qwen3", prompt, LENGTH, **OPTIONS)
+    wanted = {**OPTIONS, **more}
+    exact = sampler.exact_distribution("qwen3", prompt, LENGTH, **wanted)
     sampler.bias_drafts("sampler", noise)
-    options = [{**OPTIONS, "max_tokens": LENGTH, "seed": seed} for seed in range(SAMPLES)]
+    options = [{**wanted, "max_tokens": LENGTH, "seed": seed} for seed in range(SAMPLES)]
     outputs = sampler.generate("sampler", [prompt] * SAMPLES, options)
     counts = Counter(tuple(output["tokens"]) for [output] in outputs)
     assert counts.keys() <= exact.keys()

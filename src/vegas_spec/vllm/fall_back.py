@@ -85,19 +85,26 @@ class FallBack:
         """Take note of one request's verification."""
         self.accepted += 0.01 * (accepted - self.accepted)
 
-    def gain(self, contexts: Sequence[int]) -> float:
-        """Throughput with drafting over throughput without, for requests of these lengths."""
+    def gain(self, contexts: Sequence[int], drafting: int | None = None) -> float:
+        """Throughput with drafting over throughput without, for requests of these lengths.
+
+        ``drafting`` of them use their drafts, all unless said otherwise; the others are run along.
+        """
+        share = 1.0 if drafting is None else drafting / len(contexts)
         read = sum(self.config.budget(length) for length in contexts)
         plain = self.cost.fixed + self.cost.per_token * sum(contexts)
         draft = self.cost.fixed + self.cost.per_token * read
         iteration = VERIFY_COST * plain + self.config.num_speculative_tokens * draft
-        return (self.accepted + 1) * plain / iteration
+        return (share * self.accepted + 1) * plain / iteration
 
-    def decide(self, contexts: Sequence[int]) -> bool:
-        """Whether to draft for requests of these lengths; they may be none."""
+    def decide(self, contexts: Sequence[int], drafting: int | None = None) -> bool:
+        """Whether to draft for requests of these lengths, ``drafting`` of which (all, if None) use their drafts.
+
+        They may be none.
+        """
         if not contexts:
             return self.drafting
-        gain = self.gain(contexts)
+        gain = self.gain(contexts, drafting)
         if self.drafting:
             self.drafting = gain >= SUSPEND_BELOW
         else:

@@ -47,6 +47,8 @@ class Hook:
         return f"has no parameter {', '.join(sorted(missing))}" if missing else None
 
 
+_SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+
 CONFIGURATION = (
     Hook(
         "vllm.engine.arg_utils:EngineArgs.create_engine_config",
@@ -66,15 +68,30 @@ CONFIGURATION = (
     ),
     Hook("vllm.config:VllmConfig.num_lookahead_tokens", (), "replaced: KV slots for the drafts"),
     Hook(
-        "vllm.v1.core.sched.scheduler:Scheduler._update_after_schedule",
+        "vllm.sampling_params:SamplingParams._validate_spec_decode",
+        ("self", "speculative_config"),
+        "replaced: a request's wish for drafts; min_p and logit_bias",
+    ),
+    Hook("vllm.exceptions:VLLMValidationError", (), "raised for what a request may not ask"),
+    Hook(f"{_SCHEDULER}.schedule", ("self",), "replaced: drops drafts that a request does not want"),
+    Hook(
+        f"{_SCHEDULER}._update_after_schedule",
         ("self", "scheduler_output"),
         "replaced: no drafts where they cannot gain",
     ),
     Hook(
-        "vllm.v1.core.sched.scheduler:Scheduler.make_spec_decoding_stats",
+        f"{_SCHEDULER}.make_spec_decoding_stats",
         ("self", "num_draft_tokens", "num_accepted_tokens"),
         "replaced: sees what was accepted",
     ),
+    Hook(f"{_SCHEDULER}.make_stats", ("self",), "replaced: sends our counts along"),
+    Hook("vllm.v1.metrics.stats:SchedulerStats.__init__", ("running_lora_adapters",), "carries our counts"),
+    Hook(
+        "vllm.v1.metrics.loggers:StatLoggerManager.__init__",
+        ("self", "vllm_config"),
+        "replaced: our metrics beside vLLM's",
+    ),
+    Hook("vllm.v1.metrics.loggers:AggregateStatLoggerBase.record", ("scheduler_stats", "engine_idx"), "extended"),
     Hook(
         "vllm.v1.worker.gpu.spec_decode:init_speculator",
         ("vllm_config", "device"),

@@ -157,13 +157,20 @@ def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
 
 def is_vegas(vllm_config: Any) -> bool:
     """Whether this engine drafts with Vegas."""
-    speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
+    additional = vllm_config.additional_config
     return (
-        speculative is not None
-        and speculative.method == "custom_class"
-        and speculative.model == SPECULATOR
+        is_vegas_speculation(vllm_config.speculative_config)
         and isinstance(additional, Mapping)
         and ADDITIONAL_CONFIG_KEY in additional
+    )
+
+
+def is_vegas_speculation(speculative_config: Any) -> bool:
+    """Whether vLLM's speculative configuration is the one that we translate to."""
+    return (
+        speculative_config is not None
+        and speculative_config.method == "custom_class"
+        and speculative_config.model == SPECULATOR
     )
 
 
