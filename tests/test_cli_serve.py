@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 
+from vegas_spec import config_file
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 
@@ -49,6 +51,15 @@ def test_speculative_config_is_merged(capsys: pytest.CaptureFixture[str], writte
     assert config == {"method": "vegas", "kv_budget": 0.2, "rows": "all", "fall_back": False}
 
 
+def test_a_config_file_gives_way_to_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    file = tmp_path / "tuned.toml"
+    config_file.save(config_file.ConfigFile({"kv_budget": 0.02, "num_speculative_tokens": 4}, {"model": "m"}), file)
+    passed = ["some/model", f"--config={file}", "--config", "server.yaml", "-sc.num-speculative-tokens=3"]
+    rest, config = command(capsys, *passed, "--kv-budget", "0.1")
+    assert rest == ["some/model", "--config", "server.yaml"]
+    assert config == {"method": "vegas", "kv_budget": 0.1, "num_speculative_tokens": 3}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -57,6 +68,9 @@ def test_speculative_config_is_merged(capsys: pytest.CaptureFixture[str], writte
         (["-sc", '{"method": "eagle"}'], "use vllm serve for another one"),
         (["-sc", "{kv_budget: 1}"], "must be a JSON object"),
         (["--speculative-config"], "must be a JSON object"),
+        (["--config", "/no/such.toml"], "cannot read the config file /no/such.toml"),
+        (["--config", "a.toml", "--config", "b.toml"], "got a.toml and b.toml"),
+        (["--config"], "got no file"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str):

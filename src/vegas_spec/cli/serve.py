@@ -58,8 +58,10 @@ def serve(
     """Serve a model with vLLM, drafting with Vegas: vegas serve MODEL [OPTIONS OF vllm serve].
 
     MODEL and all other arguments go to `vllm serve` as they are (`vllm serve --help=all` lists them). Its
-    --speculative-config is merged with the options below, which win. MODEL may also be a name of `vegas models`.
+    --speculative-config is merged with the options below, which win; so is --config FILE, if `vegas tune` wrote it (a
+    .yaml goes to vLLM). MODEL may also be a name of `vegas models`.
     """
+    from vegas_spec import config_file
     from vegas_spec.vllm import serve as vllm_serve
 
     given: dict[str, Any] = {
@@ -74,12 +76,17 @@ def serve(
         "fall_back": fall_back,
     }
     drafting = {name: value for name, value in given.items() if value is not None}
-    arguments = vllm_serve.serve_arguments(context.args, drafting)
+    passed, path = vllm_serve.take_config_file(context.args)
+    tuned = config_file.ConfigFile({}) if path is None else config_file.load(path)
+    arguments = vllm_serve.serve_arguments(passed, drafting, tuned.options)
     command = shlex.join(["vllm", "serve", *arguments])
     if dry_run:
         typer.echo(command)
         return
     vllm_serve.check_vllm()
+    if tuned.tuned_on and arguments:
+        for sentence in tuned.warnings(model=arguments[0], hardware=_hardware()):
+            typer.echo(f"vegas: {sentence}", err=True)
     arguments = _with_folder(arguments)
     typer.echo(f"vegas: {command}", err=True)
     vllm_serve.run_vllm(arguments)
@@ -92,3 +99,13 @@ def _with_folder(arguments: list[str]) -> list[str]:
     name, *rest = arguments
     named = any(argument.startswith("--served-model-name") for argument in rest)
     return [str(fetch_showing_progress(name)), *rest, *([] if named else ["--served-model-name", name])]
+
+
+def _hardware() -> str:
+    """What vLLM runs on, by the name that results have, without starting CUDA in this process."""
+    from vllm.platforms import current_platform
+
+    from vegas_spec.eval import environment
+
+    platform: Any = current_platform
+    return str(platform.get_device_name()) if platform.is_cuda() else environment.hardware()

@@ -22,10 +22,39 @@ MAX_NUM_SEQS = 256
 many drafts (1024 x 6 x 152K tokens in float32: 3.7 GB) and cut the budget of long contexts: 2 % of an H200 hold 5 % of
 130K tokens for 256 requests of an 8B model (36 layers, 8 KV heads), and no more."""
 
+_OF_VLLM = (".yaml", ".yml")
+"""Names of files that ``--config`` hands on to vLLM, which reads its own flags from them."""
+
 _SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc")
 
 
-def serve_arguments(passed: Sequence[str], drafting: Mapping[str, Any]) -> list[str]:
+def take_config_file(passed: Sequence[str]) -> tuple[list[str], str | None]:
+    """Split arguments into those of vLLM, and our config file if one is given by ``--config``."""
+    rest: list[str] = []
+    ours: str | None = None
+    remaining = iter(passed)
+    for argument in remaining:
+        flag, has_value, value = argument.partition("=")
+        if flag != "--config":
+            rest.append(argument)
+            continue
+        if not has_value:
+            value = next(remaining, "")
+        if value.endswith(_OF_VLLM):
+            rest += [flag, value]
+        elif ours is None and value:
+            ours = value
+        else:
+            raise ConfigError(
+                "--config takes one config file of vegas (TOML or JSON, as vegas tune writes it), and one of vLLM's "
+                f"(YAML); got {'no file' if not value else f'{ours} and {value}'}"
+            )
+    return rest, ours
+
+
+def serve_arguments(
+    passed: Sequence[str], drafting: Mapping[str, Any], tuned: Mapping[str, Any] | None = None
+) -> list[str]:
     """Arguments of ``vllm serve``: those `passed`, with Vegas on.
 
     Parameters
@@ -34,6 +63,8 @@ def serve_arguments(passed: Sequence[str], drafting: Mapping[str, Any]) -> list[
         What the user wrote for vLLM. ``--speculative-config`` in it, whole or key by key, is taken out and merged.
     drafting : mapping
         Keys of the speculative configuration that were given otherwise; they win.
+    tuned : mapping, optional
+        Options from a config file; they give way to all others.
 
     Returns
     -------
@@ -47,7 +78,7 @@ def serve_arguments(passed: Sequence[str], drafting: Mapping[str, Any]) -> list[
 
     """
     rest, written = take_speculative_config(passed)
-    merged = {"method": options.METHOD, **written, **drafting}
+    merged = {"method": options.METHOD, **(tuned or {}), **written, **drafting}
     if merged["method"] != options.METHOD:
         raise ConfigError(
             f"vegas serve serves with method 'vegas'; got method {merged['method']!r}. "
