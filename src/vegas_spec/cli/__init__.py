@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vegas_spec import __version__
-from vegas_spec.cli import bench, demo, doctor, generate, models, report, serve, verify
+from vegas_spec.cli import bench, demo, doctor, generate, models, report, serve, tune, verify
 from vegas_spec.cli.errors import run
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
 app.command("serve", context_settings=serve.SETTINGS)(serve.serve)
 app.add_typer(bench.app)
+app.command("tune")(tune.tune)
 app.command("report")(report.report)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)

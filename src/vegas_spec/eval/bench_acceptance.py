@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vegas_spec.config import ConfigError
 from vegas_spec.engine.llm import LLM
-from vegas_spec.engine.outputs import RequestOutput, Update
+from vegas_spec.engine.outputs import RequestOutput
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.intervals import Interval, bootstrap_mean
 from vegas_spec.eval.journal import Journal
+from vegas_spec.eval.progress import BatchProgress, Watch, unwatched
 from vegas_spec.eval.results import AcceptanceRow, ResultError
 from vegas_spec.eval.variants import Variant
 from vegas_spec.eval.workloads import WorkloadPrompt
-
-Watch = Callable[[str, float, float], None]
-"""Told what is running, how many prompts are done (in parts, too) and how many there are."""
 
 
 def measure_acceptance(
@@ -27,7 +25,7 @@ def measure_acceptance(
     workloads: Mapping[str, Sequence[WorkloadPrompt]],
     params: SamplingParams,
     journal: Journal,
-    watch: Watch = lambda label, done, total: None,
+    watch: Watch = unwatched,
 ) -> list[AcceptanceRow]:
     """Complete every prompt with every variant.
 
@@ -44,7 +42,7 @@ def measure_acceptance(
     journal : Journal
         Takes every row as it comes; what it has already is not measured again.
     watch : callable, optional
-        See `Watch`.
+        See `vegas_spec.eval.progress.Watch`; the parts are prompts.
 
     Returns
     -------
@@ -72,7 +70,7 @@ def measure_acceptance(
             done += len(prompts) - len(missing)
             label = f"{workload}: {variant.key}"
             watch(label, done, total)
-            progress = _Progress(len(missing), params.max_tokens or 1)
+            progress = BatchProgress(len(missing), params.max_tokens or 1)
             for update in engine.stream([prompts[at].prompt for at in missing], params):
                 progress.see(update)
                 if update.output.finished:
@@ -191,21 +189,3 @@ def _key(workload: str, variant: Variant, prompt: WorkloadPrompt) -> str:
     # The tokens, too: a file of prompts may have changed since the run that is gone on with.
     tokens = hashlib.sha256(repr(prompt.prompt["prompt_token_ids"]).encode()).hexdigest()[:12]
     return f"{workload} | {variant.key} | {prompt.name} | {tokens}"
-
-
-class _Progress:
-    """Prompts done, those under way counted in parts: half for reading, half for writing."""
-
-    def __init__(self, prompts: int, max_tokens: int) -> None:
-        self._parts = [0.0] * prompts
-        self._max_tokens = max_tokens
-
-    def see(self, update: Update) -> None:
-        output = update.output
-        read = update.prefilled / len(output.prompt_token_ids)
-        written = len(output.outputs[0].token_ids) / self._max_tokens
-        self._parts[int(output.request_id)] = 1.0 if output.finished else (read + min(written, 1.0)) / 2
-
-    @property
-    def done(self) -> float:
-        return sum(self._parts)

@@ -1,0 +1,109 @@
+"""Decoding speed of the embedded engine: a batch of prompts, timed while all of them decode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.outputs import RequestStats, Update
+from vegas_spec.engine.sampling_params import SamplingParams
+from vegas_spec.eval.results import ResultError
+
+
+@dataclass(frozen=True)
+class DecodeRun:
+    """One run's figures, of the iterations in which all requests decode.
+
+    Attributes
+    ----------
+    tokens_per_second : float
+        Of the whole batch.
+    accepted_per_iteration : float
+        Drafts accepted, per request.
+    accepted_by_position : list of float
+        Chance that the drafts at distance 1, 2, ... (and all before) were accepted, over whole outputs.
+    draft_kv_share : float
+        Share of the cache that drafts read.
+    milliseconds : dict
+        Per iteration: ``draft`` (all steps), ``verify``, ``accept``, ``select``; and ``selection``, the part of them
+        that was scoring and choosing.
+
+    """
+
+    tokens_per_second: float
+    accepted_per_iteration: float
+    accepted_by_position: list[float]
+    draft_kv_share: float
+    milliseconds: dict[str, float]
+
+
+def decode_run(
+    engine: LLM,
+    prompts: Sequence[Prompt],
+    params: SamplingParams,
+    watch: Callable[[Update], None] = lambda update: None,
+) -> DecodeRun:
+    """Complete prompts as one batch and time it from the first drafted iteration to the first request's end.
+
+    Parameters
+    ----------
+    engine : LLM
+        Its ``max_num_seqs`` must be at least the number of prompts.
+    prompts : sequence
+        What to continue.
+    params : SamplingParams
+        For all; ``max_tokens`` must leave two iterations after the first.
+    watch : callable, optional
+        Called with every update.
+
+    Raises
+    ------
+    ResultError
+        If the outputs are too short to time, or the model broke.
+
+    """
+    marks: list[tuple[float, int, dict[str, float]]] = []
+    stats: dict[str, RequestStats] = {}
+    lengths: dict[str, int] = {}
+    ended = 0
+    seen = 0
+    for update in engine.stream(prompts, params):
+        watch(update)
+        output = update.output
+        if output.error:
+            raise ResultError(f"prompt {output.request_id}: {output.error}")
+        if not update.new_tokens:
+            continue
+        stats[output.request_id] = output.stats
+        lengths[output.request_id] = len(output.outputs[0].token_ids)
+        ended += output.finished
+        seen += 1
+        # An iteration of the whole batch is one update of each request.
+        if not ended and len(stats) == len(prompts) and seen % len(prompts) == 0:
+            marks.append((time.perf_counter(), sum(lengths.values()), _spent(stats["0"])))
+    if len(marks) < 3:
+        raise ResultError(
+            f"outputs of {params.max_tokens} tokens are too short to time: fewer than two iterations after the first "
+            "had all requests in them; raise --max-tokens"
+        )
+    (begin, before, spent), (end, after, spent_at_end) = marks[0], marks[-1]
+    iterations = len(marks) - 1
+    everyone = list(stats.values())
+    gamma = everyone[0].num_speculative_tokens
+    tried = [sum(each.drafted_per_position[at] for each in everyone) for at in range(gamma)]
+    held = [sum(each.accepted_per_position[at] for each in everyone) for at in range(gamma)]
+    dense = sum(each.draft_kv_entries_dense for each in everyone)
+    return DecodeRun(
+        tokens_per_second=(after - before) / (end - begin),
+        accepted_per_iteration=(after - before) / (iterations * len(prompts)) - 1,
+        accepted_by_position=[hits / tries if tries else 0.0 for hits, tries in zip(held, tried, strict=True)],
+        draft_kv_share=sum(each.draft_kv_entries for each in everyone) / dense if dense else 0.0,
+        milliseconds={phase: 1e3 * (spent_at_end[phase] - spent[phase]) / iterations for phase in spent},
+    )
+
+
+def _spent(stats: RequestStats) -> dict[str, float]:
+    phases = {phase: seconds for phase, seconds in stats.seconds.items() if phase != "prefill"}
+    return {**phases, "selection": stats.selection_seconds}
