@@ -6,8 +6,10 @@ if TYPE_CHECKING:
     from vegas_spec.config import ConfigError, VegasConfig
     from vegas_spec.engine.llm import LLM, InputError
     from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
+    from vegas_spec.engine.prefilled import PrefilledPrompt
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.engine.support import ModelError
+    from vegas_spec.engine.trace import SelectionTrace
 
 __version__ = "0.1.0"
 
@@ -19,7 +21,9 @@ _WHERE = {
     "CompletionOutput": "engine.outputs",
     "RequestOutput": "engine.outputs",
     "RequestStats": "engine.outputs",
+    "PrefilledPrompt": "engine.prefilled",
     "SamplingParams": "engine.sampling_params",
+    "SelectionTrace": "engine.trace",
     "ModelError": "engine.support",
 }
 
@@ -30,6 +34,8 @@ __all__ = [  # noqa: RUF022 - what people look for first comes first
     "RequestOutput",
     "CompletionOutput",
     "RequestStats",
+    "PrefilledPrompt",
+    "SelectionTrace",
     "ConfigError",
     "InputError",
     "ModelError",

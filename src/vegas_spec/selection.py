@@ -15,6 +15,34 @@ NO_POSITION = -1
 """Fills the unused end of a row of positions."""
 
 
+def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """Scaled products before softmax and soft-cap: ``l[t, h, i] = scale * <q[t, h], k[i]>``.
+
+    Parameters
+    ----------
+    query : Tensor
+        Shape ``[num_query_heads, rows, head_dim]``.
+    key : Tensor
+        Shape ``[num_kv_heads, keys, head_dim]``.
+    scale : float
+        Of the products.
+
+    Returns
+    -------
+    Tensor
+        Of the query's dtype, shape ``[rows, num_query_heads, keys]``.
+
+    """
+    (heads, rows, dim), kv_heads = query.shape, key.shape[0]
+    # Rows outermost within a KV head: it is the small operand that is brought into the order of the result.
+    grouped = (query * scale).view(kv_heads, -1, rows, dim).transpose(1, 2).reshape(kv_heads, -1, dim)
+    # A matrix product takes the keys as they lie; a batched one copies what is not contiguous.
+    products = [torch.mm(head_rows, keys.t()) for head_rows, keys in zip(grouped, key, strict=True)]
+    if kv_heads == 1:
+        return products[0].view(rows, heads, -1)
+    return torch.stack([product.view(rows, heads // kv_heads, -1) for product in products], dim=1).flatten(1, 2)
+
+
 def score_rows(
     logits: Tensor,
     visible: Tensor | None,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tiny_models import tiny_model
 
-from vegas_spec import LLM, RequestOutput, SamplingParams
+from vegas_spec import LLM, RequestOutput, SamplingParams, config
 from vegas_spec.engine.llm import TokensPrompt
 
 VEGAS = [
@@ -20,7 +20,7 @@ VEGAS = [
         ("weight", "logit"), ("ends", "all", "last"), ("kv_head", "layer")
     )
 ]
-POLICIES: list[dict[str, Any]] = [{"policy": "full"}, {"policy": "dense"}, {"policy": "vegas"}]
+POLICIES: list[dict[str, Any]] = [{"policy": name} for name in config.POLICIES]
 SMALL_BUDGET = {"kv_budget": 0.1, "kv_budget_min": 4}
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from vegas_spec import LLM
 from vegas_spec.engine.engine import Engine
 from vegas_spec.engine.sampler import Sampler
+from vegas_spec.policies import Verified
 from vegas_spec.policies.vegas import VegasPolicy
 
 RAGGED = [random_prompt(length, seed=length) for length in (1, 2, 30, 61, 17)]
@@ -203,8 +204,8 @@ def test_bad_drafts_cost_time_only(
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 def test_a_bad_selection_costs_time_only(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    def oldest(policy: VegasPolicy, scores: Tensor, prefix_lens: Tensor) -> Tensor:
-        layers, batch, groups, _ = scores.shape
+    def oldest(policy: VegasPolicy, verified: Verified) -> Tensor:
+        layers, batch, groups, _ = verified.scores.shape  # type: ignore[union-attr]
         return torch.zeros(layers, batch, groups, 1, dtype=torch.int64)
 
     monkeypatch.setattr(VegasPolicy, "select", oldest)

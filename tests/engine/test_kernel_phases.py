@@ -11,6 +11,7 @@ from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
 from torch import Tensor
 
+from vegas_spec import SelectionTrace
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import AttentionParams, Rows
 from vegas_spec.engine.kernel_phases import KernelPhases
@@ -23,7 +24,15 @@ RAGGED = [random_prompt(length, seed=length) for length in (1, 40, 23, 90)]
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"granularity": "layer"}, {"score": "logit", "rows": "all"}, {"policy": "dense"}]
+    "options",
+    [
+        {},
+        {"granularity": "layer"},
+        {"score": "logit", "rows": "all"},
+        {"policy": "dense"},
+        {"policy": "stream"},
+        {"policy": "specextend"},
+    ],
 )
 @pytest.mark.parametrize("family", ["qwen3", "mistral_sliding", "gemma3_text", "gpt_oss"])
 def test_greedy_output_is_that_of_transformers(family: str, options: dict[str, str]) -> None:
@@ -32,9 +41,33 @@ def test_greedy_output_is_that_of_transformers(family: str, options: dict[str, s
     assert generated(outputs) == [reference(family, prompt, 16) for prompt in RAGGED]
 
 
-def test_what_the_kernels_do_not_do_is_refused() -> None:
+@pytest.mark.parametrize("policy", ["stream", "specextend"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_a_policy_that_selects_after_verification_reads_the_same_as_in_torch(family: str, policy: str) -> None:
+    """So the same drafts are accepted; with chunks of 32, prompts must be long enough to leave some out."""
+    prompts = as_prompts([*RAGGED, random_prompt(150, seed=5)])
+    options = {"policy": policy, "max_num_seqs": 3, "kv_budget": 0.3}
+    stats = [
+        [output.stats for output in make_llm(family, attention=attention, **options).generate(prompts, greedy(60))]
+        for attention in ("torch", "kernels")
+    ]
+    for one, other in zip(*stats, strict=True):
+        assert one.accepted_per_position == other.accepted_per_position
+        assert (one.draft_kv_entries, one.iterations) == (other.draft_kv_entries, other.iterations)
+        assert other.selection_seconds > 0
+    assert stats[0][-1].draft_kv_share < 0.9
+    assert stats[0][-1].accepted > 0
+
+
+@pytest.mark.parametrize("options", [{"rows": "last"}, {"policy": "quest"}, {"policy": "oracle"}])
+def test_what_the_kernels_do_not_do_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="attention='torch'"):
-        make_llm("qwen3", attention="kernels", rows="last")
+        make_llm("qwen3", attention="kernels", **options)
+
+
+def test_the_kernels_are_not_traced() -> None:
+    with pytest.raises(ConfigError, match="a trace needs attention='torch'"):
+        make_llm("qwen3", attention="kernels").generate(as_prompts(RAGGED), greedy(4), trace=SelectionTrace())
 
 
 @dataclass

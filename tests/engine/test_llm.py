@@ -258,6 +258,8 @@ def test_statistics_of_a_model(options: dict[str, Any], gamma: int) -> None:
     llm = make_llm("gemma3_text", num_speculative_tokens=gamma, kv_budget_min=12, **options)
     for output in llm.generate(as_prompts(PROMPTS), greedy(40)):
         check_stats(output, gamma)
+        assert (output.stats.selection_seconds > 0) == (options["policy"] not in ("full", "dense"))
+        assert output.stats.selection_seconds < sum(output.stats.seconds.values())
         if options["policy"] == "full":
             assert output.stats.drafted == output.stats.draft_kv_entries == 0
             assert set(output.outputs[0].token_origins) == {"bonus"}

@@ -25,6 +25,7 @@ from torch import Tensor
 from vegas_spec import LLM, SamplingParams
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.steps import DraftStep, Step
+from vegas_spec.policies import quest, specextend
 
 FALSE_ALARM = 1e-5
 
@@ -362,6 +363,24 @@ def test_a_model_that_drafts_over_two_entries(
         num_speculative_tokens=2,
         kv_budget=0.01,
         kv_budget_min=2,
+    )
+    law = exact_law(3, model_logits, params, LONG_PROMPT)
+    assert_law(sample(llm, params, LONG_PROMPT, 3, 400), law)
+
+
+@pytest.mark.parametrize("policy", ["dense", "stream", "quest", "specextend", "oracle"])
+def test_a_baseline_that_drafts_over_four_entries(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    monkeypatch.setattr(quest, "PAGE_SIZE", 4)
+    monkeypatch.setattr(specextend, "CHUNK_SIZE", 4)
+    params = SamplingParams(temperature=1.5, top_p=0.95, presence_penalty=1.0)
+    llm = LLM(
+        small_model(MODEL_VOCAB, 2, MODEL_SCALE),
+        max_num_seqs=2000,
+        seed=6,
+        num_speculative_tokens=2,
+        policy=policy,
+        kv_budget=0.01,
+        kv_budget_min=4,
     )
     law = exact_law(3, model_logits, params, LONG_PROMPT)
     assert_law(sample(llm, params, LONG_PROMPT, 3, 400), law)

@@ -13,13 +13,17 @@ from engine_cases import VEGAS, as_prompts, describe, generated, greedy, make_ll
 from tiny_models import random_prompt
 from torch import Tensor
 
+from vegas_spec.config import VegasConfig
 from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
+from vegas_spec.engine.clock import Clock
+from vegas_spec.engine.collect import ScoreBuffer
 from vegas_spec.engine.engine import Engine
 from vegas_spec.engine.kv_cache import DraftCache, KVCache, LayerSpec
 from vegas_spec.engine.phases import Phases, TorchPhases
 from vegas_spec.engine.request import Request
-from vegas_spec.engine.steps import DraftStep, FullStep, ScoreBuffer
-from vegas_spec.policies import ScoreRequest
+from vegas_spec.engine.steps import DraftStep, FullStep, SelectingDraftStep
+from vegas_spec.policies import Queries, ScoreRequest, Verified
+from vegas_spec.policies.oracle import OraclePolicy
 from vegas_spec.policies.vegas import VegasPolicy
 
 HEADS, KV_HEADS, DIM, LENGTH = 4, 2, 8, 40
@@ -141,6 +145,43 @@ def test_a_draft_reads_the_selected_and_the_recent_entries_alone(shared: bool, v
             torch.testing.assert_close(out[0, head].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=["plain", "softcap", "sinks"])
+@pytest.mark.parametrize("shared", [False, True], ids=["kv_head", "layer"])
+def test_a_draft_that_selects_by_its_own_queries_reads_what_they_chose(shared: bool, variant: dict[str, Any]) -> None:
+    cache = random_cache()
+    prefix, stop = 20, 23
+    asked: list[tuple[Any, ...]] = []
+
+    class ByStep(OraclePolicy):
+        def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
+            asked.append((layer, slot, queries, keys.shape[1], prefix_len))
+            rows = [[0, 7, 10 + keys.shape[1] - stop], [3, 4, 11]]
+            return torch.tensor(rows[:1] if shared else rows)
+
+    query, key, value = new_rows(2)
+    policy = ByStep(VegasConfig())
+    for drafted in range(2):
+        chosen = [{0, 7, 11 + drafted}, {0, 7, 11 + drafted} if shared else {3, 4, 11}]
+        for head, position in itertools.product(range(KV_HEADS), range(LENGTH)):
+            if position not in {*chosen[head], *range(prefix, stop + drafted)}:
+                cache.keys[2][1, head, position] = cache.values[2][1, head, position] = torch.nan
+            elif bool(cache.keys[2][1, head, position].isnan().any()):
+                cache.keys[2][1, head, position] = cache.values[2][1, head, position] = 0.5
+        rows = Rows(1, stop + drafted, 1)
+        step = SelectingDraftStep(cache, [rows], policy, [prefix], Clock(CPU))
+        one = slice(drafted, drafted + 1)
+        out = step.attend(2, query[:, one], key[:, one], value[:, one], params(2, **variant))
+        layer, slot, queries, seen, prefix_len = asked[-1]
+        assert (layer, slot, seen, prefix_len) == (1, 1, rows.stop, prefix)  # the second layer with full attention
+        assert torch.equal(queries.query, query[:, one])
+        for head in range(HEADS):
+            positions = [*sorted(chosen[head // 2]), *range(prefix, rows.stop)]
+            keys, values = (list(kv[2][1, head // 2, positions]) for kv in (cache.keys, cache.values))
+            assert torch.equal(keys[-1], key[head // 2, drafted])
+            expected = naive_attention(query[head, drafted], keys, values, head, params(2, **variant))
+            torch.testing.assert_close(out[0, head].double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_draft_of_a_sliding_layer_reads_its_window() -> None:
     cache = random_cache()
     cache.keys[1][1, :, : 23 - WINDOW + 1] = torch.nan
@@ -185,7 +226,7 @@ def test_collected_scores(options: dict[str, Any], variant: dict[str, Any]) -> N
     batch = [Rows(1, 11, 4), Rows(0, 3, 1)]
     num_accepted = [2, 0]
     buffer = ScoreBuffer(request, cache, batch)
-    step = FullStep(cache, batch, buffer)
+    step = FullStep(cache, batch, [buffer])
     rows = {layer: tuple(tensor * (1 + layer) for tensor in new_rows(5)) for layer in range(3)}
     for layer in range(3):
         step.attend(layer, *rows[layer], params(layer, **variant))
@@ -221,9 +262,9 @@ def test_the_prefix_ends_at_the_first_verified_row(
         committed.append([len(request.token_ids) for request in batch])
         return verify(self, phases, batch)
 
-    def checked(self: VegasPolicy, scores: Tensor, prefix_lens: Tensor) -> Tensor:
-        assert prefix_lens.tolist() == committed[-1]
-        chosen = select(self, scores, prefix_lens)
+    def checked(self: VegasPolicy, verified: Verified) -> Tensor:
+        assert list(verified.prefix_lens) == committed[-1]
+        chosen = select(self, verified)
         for place, length in enumerate(committed[-1]):
             sets = [row[row >= 0].tolist() for row in chosen[:, place].flatten(0, 1)]
             assert all(len(row) == min(length, max(4, -(-length // 10))) for row in sets)
@@ -244,8 +285,8 @@ def test_the_draft_cache_holds_exact_entries(monkeypatch: pytest.MonkeyPatch, fa
     chosen: list[Tensor] = []
     checked = 0
 
-    def noting(self: VegasPolicy, scores: Tensor, prefix_lens: Tensor) -> Tensor:
-        chosen.append(select(self, scores, prefix_lens))
+    def noting(self: VegasPolicy, verified: Verified) -> Tensor:
+        chosen.append(select(self, verified))
         return chosen[-1]
 
     def checking(self: Engine, phases: TorchPhases, batch: list[Request], *rest: Any) -> None:
@@ -271,11 +312,12 @@ def test_the_draft_cache_holds_exact_entries(monkeypatch: pytest.MonkeyPatch, fa
     assert checked > 50
 
 
+@pytest.mark.parametrize("policy", ["vegas", "stream", "specextend"])
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
-def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPatch, family: str, policy: str) -> None:
     """All of the cache but the windows of sliding layers is poisoned while drafting."""
     prompts = as_prompts(PROMPTS)
-    llm = make_llm(family, kv_budget_min=16)
+    llm = make_llm(family, kv_budget_min=16, policy=policy)
     clean = llm.generate(prompts, greedy(16))
     draft = Engine.draft
 
@@ -299,7 +341,7 @@ def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPat
     assert any(output.stats.accepted for output in outputs)
 
 
-@pytest.mark.parametrize("options", [{"policy": "vegas"}, {"policy": "dense"}], ids=describe)
+@pytest.mark.parametrize("options", [{"policy": name} for name in ("vegas", "dense", "quest")], ids=describe)
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
 def test_verification_writes_over_what_drafting_left(
     monkeypatch: pytest.MonkeyPatch, family: str, options: dict[str, Any]

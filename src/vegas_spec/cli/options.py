@@ -41,7 +41,9 @@ NumSpeculativeTokens = Annotated[
 Policy = Annotated[
     str,
     typer.Option(
-        "--policy", help="vegas, dense (drafts read everything), or full (no drafts).", rich_help_panel=_METHOD
+        "--policy",
+        help="vegas, dense (drafts read everything), full (no drafts); baselines: stream, quest, specextend, oracle.",
+        rich_help_panel=_METHOD,
     ),
 ]
 KvBudget = Annotated[

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from vegas_spec.selection import query_key_logits
+
 # Up to so many rows and heads of a group together, reading a KV head once beats attention kernels made for prompts.
 _FEW_ROWS = 128
 
@@ -165,15 +167,3 @@ def _attend_explicitly(
     weights = torch.softmax(logits, dim=-1)[..., : key.shape[1]].to(value.dtype)
     grouped = weights.transpose(0, 1).reshape(key.shape[0], -1, key.shape[1])
     return torch.matmul(grouped, value).view(heads, rows, -1).transpose(0, 1)
-
-
-def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scaled products before softmax and soft-cap, shape ``[rows, num_query_heads, keys]``; shapes as in `attend`."""
-    (heads, rows, dim), kv_heads = query.shape, key.shape[0]
-    # Rows outermost within a KV head: it is the small operand that is brought into the order of the result.
-    grouped = (query * scale).view(kv_heads, -1, rows, dim).transpose(1, 2).reshape(kv_heads, -1, dim)
-    # A matrix product takes the keys as they lie; a batched one copies what is not contiguous.
-    products = [torch.mm(head_rows, keys.t()) for head_rows, keys in zip(grouped, key, strict=True)]
-    if kv_heads == 1:
-        return products[0].view(rows, heads, -1)
-    return torch.stack([product.view(rows, heads // kv_heads, -1) for product in products], dim=1).flatten(1, 2)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.attention import AttentionParams, Rows
+from vegas_spec.engine.collect import QueryBuffer
 from vegas_spec.engine.kv_cache import BLOCK_SIZE, KVCache, LayerSpec
 from vegas_spec.engine.phases import Phases
 from vegas_spec.engine.request import Request
@@ -20,10 +22,13 @@ from vegas_spec.selection import budgets
 
 
 def kernels_cover(layers: Sequence[LayerSpec], policy: Policy, config: VegasConfig) -> bool:
-    """Whether the kernels do what a policy asks for in these layers; `TorchPhases` does all of it."""
+    """Whether the kernels do what a policy asks for in these layers; `TorchPhases` does all of it.
+
+    They draft over lists of entries that last for a whole draft, so a policy that selects at each step is not covered.
+    """
     columns = max(layer.num_query_heads // layer.num_kv_heads for layer in layers) * (config.num_speculative_tokens + 1)
     request = policy.score_request
-    return (request is None or request.rows != "last") and columns <= MAX_COLUMNS
+    return not policy.changes_per_step and (request is None or request.rows != "last") and columns <= MAX_COLUMNS
 
 
 class KernelPhases(Phases):
@@ -45,6 +50,7 @@ class KernelPhases(Phases):
         self.prefix_lens = self.ints([0] * self.slots)
         self.tail = 2 * config.num_speculative_tokens + 1
         self.lists: dict[int, Tensor] = {}
+        """By layer, the cache slots that drafts read; int32, shape ``[requests, groups, width]``."""
         if self.request is not None:
             width = config.budget(self.length) + self.tail
             for layer in self.full_layers:
@@ -59,15 +65,35 @@ class KernelPhases(Phases):
     def verify(self, batch: Sequence[Rows]) -> Step:
         """See `Phases.verify`."""
         self._places = {rows.slot: place for place, rows in enumerate(batch)}
+        self._queries = QueryBuffer(self.cache) if self.policy.keeps_queries and self.full_layers else None
         self.prefix_lens = self.ints([rows.start + 1 for rows in batch])
         self.counts = budgets(self.prefix_lens, self.config).int()
         return _KernelVerification(self, batch)
 
     def select(self, batch: Sequence[Request], num_accepted: Sequence[int]) -> None:
-        """See `Phases.select`: verification has selected already, acceptance does not matter to it."""
-        for request in batch:
-            selects = bool(self.lists)
-            request.num_selected = self.config.budget(request.prefix_len) if selects else request.prefix_len
+        """See `Phases.select`; a verification that scores has selected already, and acceptance does not matter."""
+        if self.request is not None and self.lists:
+            for request in batch:
+                request.num_selected = self.config.budget(request.prefix_len)
+            return
+        chosen = self._ask(batch, num_accepted, None)
+        if chosen is not None:
+            self.counts = self.ints([request.num_selected for request in batch])
+            slots = torch.tensor([request.slot for request in batch], device=self.device)
+            for place, layer in enumerate(self.full_layers):
+                self.lists[layer.index] = self._list(chosen[place], slots * layer.num_kv_heads * self.length)
+
+    def _list(self, chosen: Tensor, first: Tensor) -> Tensor:
+        """List cache slots as `select_kv` does: the chosen positions, then the ``tail`` ones from the prefix's end on.
+
+        ``chosen`` holds positions, shape ``[batch, groups, k]``; ``first`` is each request's first cache slot.
+        """
+        padded = F.pad(chosen, (0, self.tail))
+        column = torch.arange(padded.shape[-1], device=self.device)
+        counts, prefix_lens = self.counts[:, None, None].long(), self.prefix_lens[:, None, None].long()
+        positions = torch.where(column < counts, padded, prefix_lens + column - counts)
+        # What is past the request's region is past its end, and never read.
+        return (first[:, None, None] + positions.clamp(max=self.length - 1)).int().contiguous()
 
     def plan(self, layer: LayerSpec) -> VerifyPlan:
         """Give the plan that all layers of this shape and window share."""
@@ -100,6 +126,12 @@ class KernelPhases(Phases):
             )
         return self._workspaces[shape]
 
+    def keep_queries(self, layer: int, batch: Sequence[Rows], query: Tensor, params: AttentionParams) -> None:
+        """Keep the packed rows' queries, request by request, if the policy wants this layer's."""
+        if self._queries is not None:
+            for place, own in enumerate(torch.split(query, [rows.count for rows in batch], dim=1)):
+                self._queries.keep(layer, place, own, params)
+
     def ints(self, values: Sequence[int]) -> Tensor:
         """Put integers on the device, int32."""
         return torch.tensor(values, dtype=torch.int32, device=self.device)
@@ -128,6 +160,7 @@ class _KernelStep(Step):
 
     def __init__(self, phases: KernelPhases, batch: Sequence[Rows]) -> None:
         self.phases = phases
+        self.batch = batch
         self.slots = torch.tensor([rows.slot for rows in batch], device=phases.device)
         row_slots = [rows.slot for rows in batch for _ in range(rows.count)]
         positions = [position for rows in batch for position in range(rows.start, rows.stop)]
@@ -172,19 +205,21 @@ class _KernelVerification(_KernelStep):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         spec, phases = self.phases.cache.layers[layer], self.phases
         self.write(spec, key, value)
-        scored = layer in phases.lists
+        scored = phases.request is not None and spec.sliding_window is None
         out = self.attend_to_all(spec, query, params, scored)
         if scored and phases.request is not None:
             batch = len(self.slots)
-            select_kv(
-                phases.plan(spec),
-                phases.counts,
-                self.block_table[spec.num_kv_heads],
-                BLOCK_SIZE,
-                slots=phases.lists[layer][:batch],
-                score=phases.request.score,
-                tail=phases.tail,
-            )
+            with phases.clock:
+                select_kv(
+                    phases.plan(spec),
+                    phases.counts,
+                    self.block_table[spec.num_kv_heads],
+                    BLOCK_SIZE,
+                    slots=phases.lists[layer][:batch],
+                    score=phases.request.score,
+                    tail=phases.tail,
+                )
+        phases.keep_queries(layer, self.batch, query, params)
         return out
 
 

@@ -42,6 +42,9 @@ class KVCache:
         self, layers: Sequence[LayerSpec], slots: int, length: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.layers = layers
+        full = [layer.index for layer in layers if layer.sliding_window is None]
+        self.full_layers = {index: place for place, index in enumerate(full)}
+        """Layers with full attention: place among them by index."""
         self.length = length = -(-length // BLOCK_SIZE) * BLOCK_SIZE
         shapes = [(slots, layer.num_kv_heads, length, layer.head_dim) for layer in layers]
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
@@ -56,6 +59,14 @@ class KVCache:
     def read(self, layer: int, slot: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Views of the keys and values of positions ``[start, stop)``, shape ``[num_kv_heads, tokens, head_dim]``."""
         return self.keys[layer][slot, :, start:stop], self.values[layer][slot, :, start:stop]
+
+    def gather(self, layer: int, slot: int, positions: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Copy the keys and values of `positions`, int64 of shape ``[num_kv_heads or 1, k]``, and ``[start, stop)``."""
+        keys, values = self.keys[layer][slot], self.values[layer][slot]
+        head = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        recent = torch.arange(start, stop, device=keys.device)
+        index = torch.cat([positions, recent.expand(positions.shape[0], -1)], dim=1)
+        return keys[head, index], values[head, index]
 
 
 class DraftCache:

@@ -6,7 +6,7 @@ import functools
 import operator
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from torch import Tensor
@@ -15,10 +15,12 @@ from vegas_spec.config import VegasConfig, check_choice, check_int, invalid
 from vegas_spec.engine.engine import AttentionChoice, Engine
 from vegas_spec.engine.model import Model, load_model
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
+from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.request import Request
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.text import TextStream
+from vegas_spec.engine.trace import SelectionTrace
 
 
 class InputError(ValueError):
@@ -31,7 +33,7 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
 
 
-Prompt = str | TokensPrompt
+Prompt = str | TokensPrompt | PrefilledPrompt
 Message = dict[str, str]
 
 
@@ -127,15 +129,19 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        trace: SelectionTrace | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts.
 
         Parameters
         ----------
-        prompts : str, TokensPrompt, or a sequence of them
+        prompts : str, TokensPrompt, PrefilledPrompt, or a sequence of them
             What to continue.
         sampling_params : SamplingParams or sequence of SamplingParams, optional
             One for all, or one for each.
+        trace : SelectionTrace, optional
+            Observes what drafting selects. Refused with ``attention="kernels"``.
 
         Returns
         -------
@@ -149,9 +155,40 @@ class LLM:
 
         """
         requests = self._requests(prompts, sampling_params)
-        for _ in self._run(requests):
+        for _ in self._run(requests, trace):
             pass
         return [request.output for request in requests]
+
+    def prefill(
+        self, prompts: Prompt | Sequence[Prompt], watch: Callable[[Update], None] | None = None
+    ) -> list[PrefilledPrompt]:
+        """Read prompts once, for `generate` and `stream` of this engine and of all that `with_config` gives.
+
+        What is generated is the same as from the prompts themselves.
+
+        Parameters
+        ----------
+        prompts : as in `generate`
+            What to read.
+        watch : callable, optional
+            Called after every piece that was read, to show progress.
+
+        Returns
+        -------
+        list of PrefilledPrompt
+            In the order of the prompts. Each takes as much memory on the model's device as its keys and values do.
+
+        Raises
+        ------
+        InputError
+            As `generate` does.
+
+        """
+        read = []
+        for request in self._requests(prompts, SamplingParams(max_tokens=1, seed=0)):
+            entries = self._engine.read(request, watch)
+            read.append(PrefilledPrompt(self.model, request.output.prompt, tuple(request.token_ids), entries))
+        return read
 
     def chat(
         self,
@@ -166,9 +203,11 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        trace: SelectionTrace | None = None,
     ) -> Iterator[Update]:
         """Do as `generate` does, and yield every piece of prompt read and every iteration's tokens as they come."""
-        return self._run(self._requests(prompts, sampling_params))
+        return self._run(self._requests(prompts, sampling_params), trace)
 
     def chat_prompt(self, messages: Sequence[Message]) -> TokensPrompt:
         """Turn a conversation into a prompt by the model's chat template.
@@ -214,13 +253,15 @@ class LLM:
         """Whether the model's tokenizer brings a chat template."""
         return bool(getattr(self.model.tokenizer, "chat_template", None))
 
-    def _run(self, requests: list[Request]) -> Iterator[Update]:
-        return self._engine.run(requests) if requests else iter(())
+    def _run(self, requests: list[Request], trace: SelectionTrace | None) -> Iterator[Update]:
+        if trace is not None:
+            self._engine.check_trace()
+        return self._engine.run(requests, trace) if requests else iter(())
 
     def _requests(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        several = cast(Sequence[Prompt], [prompts] if isinstance(prompts, str | dict) else prompts)
+        several = cast(Sequence[Prompt], [prompts] if isinstance(prompts, str | dict | PrefilledPrompt) else prompts)
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             sampling_params = [sampling_params or SamplingParams()] * len(several)
         if len(sampling_params) != len(several):
@@ -231,7 +272,10 @@ class LLM:
         ]
 
     def _request(self, number: int, prompt: Prompt, params: SamplingParams) -> Request:
-        text = prompt if isinstance(prompt, str) else None
+        prefilled = prompt if isinstance(prompt, PrefilledPrompt) else None
+        if prefilled is not None and prefilled.model is not self.model:
+            raise InputError(f"prompt {number} was read by another model; read it with this engine's own prefill")
+        text = prompt if isinstance(prompt, str) else None if prefilled is None else prefilled.text
         tokens = self._tokenize(prompt)
         if not tokens:
             raise InputError(f"prompt {number} is empty; it needs at least one token")
@@ -262,9 +306,12 @@ class LLM:
             eos_token_ids=self.model.eos_token_ids,
             max_length=len(tokens) + min(room, params.max_tokens or room),
             token_ids=list(tokens),
+            prefilled=prefilled,
         )
 
     def _tokenize(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, PrefilledPrompt):
+            return list(prompt.token_ids)
         if not isinstance(prompt, str):
             try:
                 return [operator.index(token) for token in prompt["prompt_token_ids"]]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vegas_spec.engine.kv_cache import LayerSpec
 from vegas_spec.engine.outputs import RequestOutput
+from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.text import TextStream
@@ -30,6 +31,8 @@ class Request:
     max_length: int
     """Most tokens, prompt included."""
     token_ids: list[int]
+    prefilled: PrefilledPrompt | None = None
+    """The prompt's keys and values, if it was read before."""
     slot: int = -1
     prefix_len: int = 0
     """Tokens that the last verification's first row saw, itself included; 0 before the first verification."""

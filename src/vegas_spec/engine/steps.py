@@ -12,10 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend, query_key_logits
+from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
+from vegas_spec.engine.clock import Clock
+from vegas_spec.engine.collect import Collector
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
-from vegas_spec.policies import ScoreRequest
-from vegas_spec.selection import score_rows
+from vegas_spec.engine.recorder import Recorder
+from vegas_spec.policies import Policy, Queries
 
 
 class Step(ABC):
@@ -43,80 +45,44 @@ class Step(ABC):
         """
 
 
-class ScoreBuffer:
-    """Scores of all full-attention layers, kept from a verification to the selection that follows it.
-
-    Shape ``[layers, batch, groups, keys]`` float32; with ``rows="last"`` one such tensor per row, since which row is
-    the last accepted one is known only after verification. Allocated for the tokens in flight: ``4 * groups`` bytes
-    per token and layer, one or two hundredths of what their keys and values take.
-    """
-
-    def __init__(self, request: ScoreRequest, cache: KVCache, batch: Sequence[Rows]) -> None:
-        self.request = request
-        self._index = {
-            layer.index: place for place, layer in enumerate(x for x in cache.layers if x.sliding_window is None)
-        }
-        groups = max(layer.num_kv_heads for layer in cache.layers) if request.granularity == "kv_head" else 1
-        keys = max(rows.start + 1 for rows in batch)
-        depth = max(rows.count for rows in batch) if request.rows == "last" else 1
-        self._scores = torch.zeros(
-            depth, len(self._index), len(batch), groups, keys, dtype=torch.float32, device=cache.keys[0].device
-        )
-
-    def collect(
-        self, layer: int, place: int, query: Tensor, key: Tensor, mask: CausalMask, params: AttentionParams
-    ) -> None:
-        """Score the keys of the request at `place` of the batch: the prefix ends at its first row.
-
-        Shapes as in `vegas_spec.engine.attention.attend`, with all keys from position 0 on.
-        """
-        rows, keys = mask.shape
-        prefix = keys - rows + 1
-        group = query.shape[0] // key.shape[0]
-        for depth, chosen in enumerate(self._row_sets(rows)):
-            hidden = ~mask.visible[chosen, prefix:]
-            into = self._scores[depth, self._index[layer], place]
-            # One KV head at a time: its logits stay in the processor's cache until they are summed.
-            for head in range(key.shape[0]):
-                own = slice(head * group, (head + 1) * group)
-                logits = query_key_logits(query[own, chosen], key[head : head + 1], params.scale)
-                # Every row sees the whole prefix; only what came since is hidden from the earlier rows.
-                logits[..., prefix:].masked_fill_(hidden[:, None], -torch.inf)
-                sinks = None if params.sinks is None else params.sinks[own]
-                scores = score_rows(logits, None, 1, self.request.score, "layer", sinks)
-                into[min(head, into.shape[0] - 1), :prefix] += scores[0, :prefix]
-
-    def _row_sets(self, count: int) -> list[list[int]]:
-        match self.request.rows:
-            case "ends":
-                return [[0, count - 1] if count > 1 else [0]]
-            case "all":
-                return [list(range(count))]
-            case _:
-                return [[row] for row in range(count)]
-
-    def of(self, num_accepted: Sequence[int]) -> Tensor:
-        """Give the scores, shape ``[layers, batch, groups, keys]``, now that acceptance is known."""
-        if self.request.rows != "last":
-            return self._scores[0]
-        return torch.stack([self._scores[row, :, place] for place, row in enumerate(num_accepted)], dim=1)
-
-
 class FullStep(Step):
     """Rows that read the whole cache: a piece of a prompt, or a verification.
 
     Writes the rows' exact keys and values, over the approximate ones that drafting may have left.
+
+    Parameters
+    ----------
+    cache : KVCache
+        Of the run.
+    batch : sequence of Rows
+        The rows, packed in this order.
+    collectors : sequence of Collector
+        What to keep for the selection; timed by `clock`.
+    clock : Clock, optional
+        Of the cost of selecting.
+    recorder : Recorder, optional
+        Observes the rows.
+
     """
 
-    def __init__(self, cache: KVCache, batch: Sequence[Rows], scores: ScoreBuffer | None = None) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        batch: Sequence[Rows],
+        collectors: Sequence[Collector] = (),
+        clock: Clock | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._cache = cache
         self._batch = batch
-        self._scores = scores
+        self._collectors = collectors
+        self._clock = clock or Clock(cache.keys[0].device)
+        self._recorder = recorder
         self._masks: dict[tuple[int, int | None], CausalMask] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See `Step.attend`."""
-        out, first = [], 0
+        out, seen, first = [], [], 0
         for place, rows in enumerate(self._batch):
             own = slice(first, first + rows.count)
             first += rows.count
@@ -128,18 +94,46 @@ class FullStep(Step):
                 self._masks[place, params.sliding_window] = mask
             mask = self._masks[place, params.sliding_window]
             out.append(attend(query[:, own], keys, values, mask, params))
-            if self._scores is not None and params.sliding_window is None:
-                self._scores.collect(layer, place, query[:, own], keys, mask, params)
+            seen.append((query[:, own], keys, mask))
+        if params.sliding_window is None:
+            if self._collectors:
+                with self._clock:
+                    for collector in self._collectors:
+                        for place, (queries, keys, mask) in enumerate(seen):
+                            collector.collect(layer, place, queries, keys, mask, params)
+            if self._recorder is not None:
+                for rows, (queries, keys, _) in zip(self._batch, seen, strict=True):
+                    self._recorder.verified(layer, rows, Queries(queries, params.scale, params.sinks), keys)
         return torch.cat(out)
 
 
 class DraftStep(Step):
-    """One row per request that reads only what was selected and what came since; sliding layers read their window."""
+    """One row per request that reads only what was selected and what came since; sliding layers read their window.
 
-    def __init__(self, cache: KVCache, batch: Sequence[Rows], drafts: Sequence[DraftCache | None]) -> None:
+    Parameters
+    ----------
+    cache : KVCache
+        Of the run.
+    batch : sequence of Rows
+        One row each.
+    drafts : sequence of DraftCache or None
+        What each request reads in layers with full attention; None for all of the cache.
+    recorder : Recorder, optional
+        Observes the rows.
+
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        batch: Sequence[Rows],
+        drafts: Sequence[DraftCache | None],
+        recorder: Recorder | None = None,
+    ) -> None:
         self._cache = cache
         self._batch = batch
         self._drafts = drafts
+        self._recorder = recorder
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
         """See `Step.attend`."""
@@ -154,4 +148,65 @@ class DraftStep(Step):
                 begin = 0 if params.sliding_window is None else max(0, rows.stop - params.sliding_window)
                 keys, values = self._cache.read(layer, rows.slot, begin, rows.stop)
             out.append(attend(query[:, own], keys, values, None, params))
+            if self._recorder is not None and params.sliding_window is None:
+                self._recorder.drafted(layer, rows, Queries(query[:, own], params.scale, params.sinks), keys)
         return torch.cat(out)
+
+
+class SelectingDraftStep(DraftStep):
+    """A draft step for a policy that selects by the step's own queries, in every layer with full attention.
+
+    Its keys and values go into the cache, past the committed tokens, until the verification writes over them.
+
+    Parameters
+    ----------
+    cache, batch, recorder
+        See `DraftStep`.
+    policy : Policy
+        Who selects.
+    prefix_lens : sequence of int
+        Of each request.
+    clock : Clock
+        Of the cost of selecting.
+
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        batch: Sequence[Rows],
+        policy: Policy,
+        prefix_lens: Sequence[int],
+        clock: Clock,
+        recorder: Recorder | None = None,
+    ) -> None:
+        super().__init__(cache, batch, [None] * len(batch), recorder)
+        self._policy = policy
+        self._prefix_lens = prefix_lens
+        self._clock = clock
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
+        """See `Step.attend`."""
+        if params.sliding_window is not None:
+            return super().attend(layer, query, key, value, params)
+        queries = []
+        for place, rows in enumerate(self._batch):
+            own = slice(place, place + 1)
+            self._cache.write(layer, rows.slot, rows.start, key[:, own], value[:, own])
+            queries.append(Queries(query[:, own], params.scale, params.sinks))
+        with self._clock:
+            chosen = [
+                self._select(layer, rows, each, prefix_len)
+                for rows, each, prefix_len in zip(self._batch, queries, self._prefix_lens, strict=True)
+            ]
+        out = []
+        for rows, each, positions, prefix_len in zip(self._batch, queries, chosen, self._prefix_lens, strict=True):
+            keys, values = self._cache.gather(layer, rows.slot, positions, prefix_len, rows.stop)
+            out.append(attend(each.query, keys, values, None, params))
+            if self._recorder is not None:
+                self._recorder.drafted(layer, rows, each, keys, positions)
+        return torch.cat(out)
+
+    def _select(self, layer: int, rows: Rows, queries: Queries, prefix_len: int) -> Tensor:
+        keys, _ = self._cache.read(layer, rows.slot, 0, rows.stop)
+        return self._policy.select_step(self._cache.full_layers[layer], rows.slot, queries, keys, prefix_len)

@@ -44,8 +44,8 @@ class IterationTrace:
     layers: tuple[int, ...]
     positions: Tensor | None
     """Selected positions, int32, shape ``[1 or steps, layers, kv_heads, k]``: ascending, then `NO_POSITION`. The first
-    size is 1 for a policy that selects once per iteration. None for a policy that leaves nothing out, and with
-    ``positions=False``."""
+    size is 1 for a policy that selects once per iteration. None for a policy that leaves nothing out, for one that
+    selects at each step where there was none, and with ``positions=False``."""
     recall: Tensor
     """Share of each draft step's own top set that was selected, float32, shape ``[steps, layers, kv_heads]``. The top
     set by the step's own query is what the policy ``oracle`` reads."""
@@ -55,7 +55,8 @@ class IterationTrace:
     """The same share for the step's own top set: the most that so many entries can hold."""
     kept: Tensor | None
     """Share of this selection that the request's previous one had too, float32, shape ``[layers, kv_heads]``; None for
-    the first one and for a policy that leaves nothing out. Of a policy that selects at each step, the first steps'."""
+    the first one, with ``every`` above 1, and for a policy that leaves nothing out. Of a policy that selects at each
+    step, the first steps'."""
     overlap: Tensor
     """``|A_i & A_j| / k`` of the top sets of verified rows ``i`` and ``j`` (of the prefix that ends at row 0, which is
     longer than `prefix_len` by what was committed in between), float32, shape ``[layers, kv_heads, rows, rows]``."""

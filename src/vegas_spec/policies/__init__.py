@@ -1,14 +1,21 @@
 """Draft policies: one file each, one interface (`vegas_spec.policies.base.Policy`)."""
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.policies.base import Policy, ScoreRequest
+from vegas_spec.policies.base import Policy, Queries, ScoreRequest, Verified
 from vegas_spec.policies.dense import DensePolicy
 from vegas_spec.policies.full import FullPolicy
+from vegas_spec.policies.oracle import OraclePolicy
+from vegas_spec.policies.quest import QuestPolicy
+from vegas_spec.policies.specextend import SpecExtendPolicy
+from vegas_spec.policies.stream import StreamPolicy
 from vegas_spec.policies.vegas import VegasPolicy
 
-__all__ = ["Policy", "ScoreRequest", "make_policy"]
+__all__ = ["Policy", "Queries", "ScoreRequest", "Verified", "make_policy"]
 
-_BY_NAME: dict[str, type[Policy]] = {policy.name: policy for policy in (VegasPolicy, DensePolicy, FullPolicy)}
+_BY_NAME: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (VegasPolicy, StreamPolicy, QuestPolicy, SpecExtendPolicy, OraclePolicy, DensePolicy, FullPolicy)
+}
 
 
 def make_policy(config: VegasConfig) -> Policy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,15 +21,77 @@ class ScoreRequest:
     granularity: Granularity
 
 
+@dataclass(frozen=True)
+class Queries:
+    """Queries of one request in one layer, and what else its attention weights depend on.
+
+    Attributes
+    ----------
+    query : Tensor
+        Position-encoded, shape ``[num_query_heads, rows, head_dim]``.
+    scale : float
+        Of the products with the keys.
+    sinks : Tensor or None
+        A learnt logit per query head that takes weight but has no key.
+
+    """
+
+    query: Tensor
+    scale: float
+    sinks: Tensor | None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a policy may look at after a verification: one entry per request of its batch, layers those with full
+    attention.
+
+    Attributes
+    ----------
+    slots : sequence of int
+        The requests' places in the cache; a request keeps its own to its end, then `Policy.release` is told.
+    prefix_lens : sequence of int
+        Positions ``[0, prefix_lens[b])`` may be selected. Their keys are final: no later step changes them.
+    num_accepted : sequence of int
+        Drafts accepted by this verification.
+    keys : sequence of Tensor
+        Per layer, the cache's keys, shape ``[slots, num_kv_heads, length, head_dim]``; exact in the prefix and for the
+        accepted drafts.
+    scores : Tensor or None
+        What `Policy.score_request` asked for, float32, shape ``[layers, batch, groups, keys]``, groups being KV heads
+        or 1.
+    queries : sequence of Queries or None
+        The verified rows' queries in the last layer, if `Policy.keeps_queries`.
+
+    """
+
+    slots: Sequence[int]
+    prefix_lens: Sequence[int]
+    num_accepted: Sequence[int]
+    keys: Sequence[Tensor]
+    scores: Tensor | None = None
+    queries: Sequence[Queries] | None = None
+
+
 class Policy(ABC):
     """Chooses the KV entries that drafting reads.
 
-    A policy only answers questions: cache, kernels, sampling and measurements are the engine's, the same for all.
+    Three questions: which logits it wants from verification (`score_request`, `keeps_queries`), which positions each
+    layer's draft may read (`select`), and whether that changes from one draft step to the next (`changes_per_step`,
+    `select_step`). Cache, attention, sampling and measurements are the engine's, the same for all.
+
+    An object serves one run: a policy that remembers something keys it by request slot and drops it in `release`.
     """
 
     name: ClassVar[str]
     speculates: ClassVar[bool] = True
     """False for plain decoding."""
+    selects: ClassVar[bool] = True
+    """False if drafts read everything."""
+    changes_per_step: ClassVar[bool] = False
+    """Whether each draft step selects anew, by `select_step`; `select` then returns None."""
+    keeps_queries: ClassVar[bool] = False
+    """Whether it wants the verified rows' queries in the last layer, to score by a pass of its own."""
 
     def __init__(self, config: VegasConfig) -> None:
         self.config = config
@@ -38,22 +101,48 @@ class Policy(ABC):
         """What verification shall collect; None for nothing."""
         return None
 
+    def num_entries(self, prefix_len: int) -> int:
+        """Most entries of a prefix that a draft step reads; exactly so many if the policy `changes_per_step`."""
+        return self.config.budget(prefix_len)
+
     @abstractmethod
-    def select(self, scores: Tensor | None, prefix_lens: Tensor) -> Tensor | None:
+    def select(self, verified: Verified) -> Tensor | None:
         """Prefix positions that the next draft reads in every layer with full attention; None for all of them.
 
         What came since the prefix (accepted tokens, drafts so far) is always read and is not part of the answer.
 
-        Parameters
-        ----------
-        scores : Tensor or None
-            What `score_request` asked for, shape ``[layers, batch, groups, keys]``, groups being KV heads or 1.
-        prefix_lens : Tensor
-            Tokens of the prefix per request, integer, shape ``[batch]``.
-
         Returns
         -------
         Tensor or None
-            Int64, shape ``[layers, batch, groups, k]``, ascending, padded with `vegas_spec.selection.NO_POSITION`.
+            Int64, shape ``[layers or 1, batch, groups, k]``, ascending, padded with `vegas_spec.selection.NO_POSITION`;
+            a size of 1 stands for all layers, or all KV heads. A request has as many in each of them.
 
         """
+
+    def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
+        """Prefix positions that one draft step reads in one layer, if the policy `changes_per_step`.
+
+        Parameters
+        ----------
+        layer : int
+            Place among the layers with full attention.
+        slot : int
+            The request's.
+        queries : Queries
+            The step's own, one row.
+        keys : Tensor
+            All that a dense step would read, shape ``[num_kv_heads, keys, head_dim]``; the last ones are drafts'.
+        prefix_len : int
+            Positions ``[0, prefix_len)`` may be selected; ``[prefix_len, keys)`` is read anyway.
+
+        Returns
+        -------
+        Tensor
+            Int64, shape ``[num_kv_heads or 1, num_entries(prefix_len)]``, ascending.
+
+        """
+        raise TypeError(f"policy {self.name} selects once per iteration")
+
+    def release(self, slot: int) -> None:
+        """Forget the request of a slot: it has ended, and another one may take its place."""
+        return

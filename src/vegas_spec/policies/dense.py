@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from vegas_spec.policies.base import Policy
+from vegas_spec.policies.base import Policy, Verified
 
 
 class DensePolicy(Policy):
     """All of the prefix."""
 
     name = "dense"
+    selects = False
 
-    def select(self, scores: Tensor | None, prefix_lens: Tensor) -> None:
+    def num_entries(self, prefix_len: int) -> int:
+        """All of them."""
+        return prefix_len
+
+    def select(self, verified: Verified) -> None:
         """Nothing is left out."""
         return

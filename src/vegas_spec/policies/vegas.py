@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from vegas_spec.policies.base import Policy, ScoreRequest
+from vegas_spec.policies.base import Policy, ScoreRequest, Verified
 from vegas_spec.selection import budgets, select_positions
 
 
@@ -18,8 +19,9 @@ class VegasPolicy(Policy):
         """Rows, score and granularity of the config."""
         return ScoreRequest(self.config.rows, self.config.score, self.config.granularity)
 
-    def select(self, scores: Tensor | None, prefix_lens: Tensor) -> Tensor:
+    def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`; the definition is `vegas_spec.selection.select_positions`."""
-        if scores is None:
+        if verified.scores is None:
             raise TypeError("the vegas policy selects by scores, and verification collected none")
-        return select_positions(scores, prefix_lens, budgets(prefix_lens, self.config))
+        prefix_lens = torch.tensor(verified.prefix_lens, device=verified.scores.device)
+        return select_positions(verified.scores, prefix_lens, budgets(prefix_lens, self.config))

@@ -1,0 +1,198 @@
+"""Fills a `SelectionTrace` while a run goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.kv_cache import KVCache
+from vegas_spec.engine.outputs import RequestOutput
+from vegas_spec.engine.trace import IterationTrace, SelectionTrace
+from vegas_spec.policies import Queries
+from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows, select_positions
+
+
+class _Request(Protocol):
+    """As much of `vegas_spec.engine.request.Request` as is looked at."""
+
+    output: RequestOutput
+    slot: int
+    prefix_len: int
+    num_selected: int
+
+
+@dataclass
+class _Draft:
+    """What is being noted between a selection and the verification of the draft over it; lists are by layer."""
+
+    iteration: int
+    prefix_len: int
+    selected: list[Tensor] | None
+    """What the policy selected once, per layer ``[num_kv_heads, k]``."""
+    positions: list[list[Tensor]] = field(default_factory=list)
+    recall: list[list[Tensor]] = field(default_factory=list)
+    mass: list[list[Tensor]] = field(default_factory=list)
+    oracle_mass: list[list[Tensor]] = field(default_factory=list)
+    overlap: list[Tensor] = field(default_factory=list)
+
+
+class Recorder:
+    """Notes, for one run, what `vegas_spec.engine.trace.IterationTrace` describes.
+
+    Where a model has no layer with full attention there is nothing to select, and nothing is noted.
+    """
+
+    def __init__(self, trace: SelectionTrace, cache: KVCache, config: VegasConfig) -> None:
+        self._trace = trace
+        self._cache = cache
+        self._config = config
+        self._iterations: dict[int, int] = {}
+        self._drafts: dict[int, _Draft] = {}
+        self._previous: dict[int, tuple[int, list[Tensor]]] = {}
+
+    def selected(self, batch: Sequence[_Request], num_accepted: Sequence[int], chosen: Tensor | None) -> None:
+        """After a verification: close what it verified, and begin with what was chosen now.
+
+        ``chosen`` is the answer of `Policy.select`, one set for every layer with full attention.
+        """
+        for place, request in enumerate(batch):
+            slot = request.slot
+            if slot in self._drafts:
+                self._close(request, num_accepted[place])
+            if request.output.finished or not self._cache.full_layers:
+                self._iterations.pop(slot, None)
+                self._previous.pop(slot, None)
+                continue
+            number = self._iterations[slot] = self._iterations.get(slot, -1) + 1
+            if number % self._trace.every == 0:
+                own = None if chosen is None else chosen[:, place, :, : request.num_selected]
+                self._drafts[slot] = _Draft(number, request.prefix_len, None if own is None else self._by_layer(own))
+
+    def drafted(
+        self, layer: int, rows: Rows, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
+    ) -> None:
+        """One layer of a draft step; the last of ``keys_read`` are those since the prefix.
+
+        ``positions`` is what the step selected, shape ``[num_kv_heads or 1, k]``, if the policy selects at each step.
+        """
+        draft = self._drafts.get(rows.slot)
+        if draft is None:
+            return
+        place = self._cache.full_layers[layer]
+        if place == 0:
+            for values in (draft.positions, draft.recall, draft.mass, draft.oracle_mass):
+                values.append([])
+        prefix_len, since = draft.prefix_len, keys_read.shape[1] - (rows.stop - draft.prefix_len)
+        prefix_keys = self._cache.keys[layer][rows.slot, :, :prefix_len]
+        logits = torch.cat(
+            [query_key_logits(queries.query, keys, queries.scale) for keys in (prefix_keys, keys_read[:, since:])], -1
+        )
+        heads = prefix_keys.shape[0]
+        weights = score_rows(logits, None, heads, "weight", "kv_head", queries.sinks)[:, :prefix_len]
+        best = self._top_set(weights)
+        total = weights.sum(1)
+        draft.oracle_mass[-1].append(weights.gather(1, best).sum(1) / total)
+        if positions is None and draft.selected is None:
+            draft.recall[-1].append(torch.ones_like(total))
+            draft.mass[-1].append(torch.ones_like(total))
+            return
+        if positions is None:
+            positions = draft.selected[place]  # type: ignore[index]
+        positions = positions.expand(heads, -1)
+        draft.positions[-1].append(positions)
+        draft.recall[-1].append(_share(best, positions, prefix_len))
+        draft.mass[-1].append(weights.gather(1, positions).sum(1) / total)
+
+    def verified(self, layer: int, rows: Rows, queries: Queries, keys: Tensor) -> None:
+        """One layer of a verification of a request's rows; ``keys`` is all that its last row sees."""
+        draft = self._drafts.get(rows.slot)
+        if draft is None:
+            return
+        prefix_len = rows.start + 1
+        hidden = torch.ones(rows.count, keys.shape[1], dtype=torch.bool, device=keys.device).triu(prefix_len)
+        sets = []
+        for row in range(rows.count):
+            logits = query_key_logits(queries.query[:, row : row + 1], keys, queries.scale)
+            logits = logits.masked_fill(hidden[row], -torch.inf)
+            weights = score_rows(logits, None, keys.shape[0], "weight", "kv_head", queries.sinks)[:, :prefix_len]
+            sets.append(_members(self._top_set(weights), prefix_len))
+        members = torch.stack(sets, dim=1).float()  # [kv_heads, rows, prefix]
+        draft.overlap.append(members @ members.transpose(1, 2) / self._config.budget(prefix_len))
+
+    def _close(self, request: _Request, num_accepted: int) -> None:
+        slot = request.slot
+        draft = self._drafts.pop(slot)
+        first = draft.selected or (draft.positions[0] if draft.positions and draft.positions[0] else None)
+        kept = None
+        if first is not None:
+            number, previous = self._previous.get(slot, (-1, []))
+            if previous and number == draft.iteration - 1:
+                pairs = zip(first, previous, strict=True)
+                kept = _stack([_share(now, before, draft.prefix_len) for now, before in pairs], math.nan).cpu()
+            self._previous[slot] = draft.iteration, first
+        positions = None
+        if self._trace.positions and first is not None:
+            steps = [draft.selected] if draft.selected is not None else draft.positions
+            positions = _stack([_stack(step, NO_POSITION) for step in steps], NO_POSITION).int().cpu()
+        layers, rows = tuple(self._cache.full_layers), draft.overlap[0].shape[-1]
+        heads = max(self._cache.layers[layer].num_kv_heads for layer in layers)
+        nothing = torch.empty(0, len(layers), heads)
+
+        def by_step(values: list[list[Tensor]]) -> Tensor:
+            return torch.stack([_stack(step, math.nan) for step in values]).cpu() if values else nothing
+
+        self._trace.iterations.append(
+            IterationTrace(
+                request_id=request.output.request_id,
+                iteration=draft.iteration,
+                prefix_len=draft.prefix_len,
+                top_k=self._config.budget(draft.prefix_len),
+                drafted=rows - 1,
+                accepted=num_accepted,
+                layers=layers,
+                positions=positions,
+                recall=by_step(draft.recall),
+                mass=by_step(draft.mass),
+                oracle_mass=by_step(draft.oracle_mass),
+                kept=kept,
+                overlap=_stack(draft.overlap, math.nan).cpu(),
+            )
+        )
+
+    def _by_layer(self, chosen: Tensor) -> list[Tensor]:
+        heads = [self._cache.layers[layer].num_kv_heads for layer in self._cache.full_layers]
+        return [positions[:count].expand(count, -1) for positions, count in zip(chosen, heads, strict=True)]
+
+    def _top_set(self, weights: Tensor) -> Tensor:
+        """The positions that an oracle reads, int64, shape ``[num_kv_heads, budget]``."""
+        prefix_len = weights.shape[1]
+        counts = torch.tensor([[prefix_len], [self._config.budget(prefix_len)]], device=weights.device)
+        return select_positions(weights[None], counts[0], counts[1])[0]
+
+
+def _members(positions: Tensor, length: int) -> Tensor:
+    members = torch.zeros(positions.shape[0], length, dtype=torch.bool, device=positions.device)
+    return members.scatter_(1, positions, True)
+
+
+def _share(positions: Tensor, among: Tensor, length: int) -> Tensor:
+    """Share of `positions` that are `among` others, per row."""
+    return _members(among, length).gather(1, positions).float().mean(1)
+
+
+def _stack(tensors: Sequence[Tensor], fill: float) -> Tensor:
+    """Stack tensors whose sizes may differ, filled up at their ends."""
+    sizes = [max(each) for each in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    padded = []
+    for tensor in tensors:
+        room = [(0, size - have) for size, have in zip(sizes, tensor.shape, strict=True)]
+        padded.append(F.pad(tensor, [amount for pair in reversed(room) for amount in pair], value=fill))
+    return torch.stack(padded)
