@@ -13,6 +13,7 @@ from vegas_spec import doctor
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.doctor import Check, Facts, Gpu, run_checks, verdict
+from vegas_spec.vllm import doctor as vllm_doctor
 
 GOOD = Facts(
     python=(3, 12, 1),
@@ -36,6 +37,14 @@ GOOD = Facts(
     fetched=("qwen2.5-coder-0.5b",),
     has_pip=True,
 )
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What vLLM's process finds, without starting it; a test may change it."""
+    found: dict[str, Any] = {"hooks": [["vllm version", "PASS", "1"], ["vllm:a.b", "PASS", "why"]]}
+    monkeypatch.setattr("vegas_spec.vllm.doctor.run_apart", lambda what: (found, Path("log")))
+    return found
 
 
 def checks_of(facts: Facts) -> dict[str, Check]:
@@ -94,7 +103,9 @@ def test_other_parts_add_their_checks():
     assert run_checks([plugin])[-1].name == "plugin"
 
 
-def test_this_machine_can_run_the_engine(capsys: pytest.CaptureFixture[str], monkeypatch, tmp_path: Path):
+def test_this_machine_can_run_the_engine(
+    capsys: pytest.CaptureFixture[str], hooks: dict[str, Any], monkeypatch, tmp_path: Path
+):
     monkeypatch.setenv("VEGAS_CACHE", str(tmp_path / "not" / "there"))
     assert run(app, ["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -112,7 +123,52 @@ def test_a_cache_folder_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert not doctor.gather().cache_writable
 
 
-def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_a_failure_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(doctor, "gather", lambda: dataclasses.replace(GOOD, python=(3, 9, 0)))
     assert run(app, ["doctor"]) == 1
     assert "FAIL" in capsys.readouterr().out
+
+
+def test_hooks_are_checked_where_there_is_a_vllm(hooks: dict[str, Any]):
+    assert vllm_doctor.check_hooks(GOOD) == [Check("hook", "PASS", "vllm:a.b: why")]
+    assert vllm_doctor.check_hooks(dataclasses.replace(GOOD, **without("vllm"))) == []
+    hooks["error"] = "ImportError: libcudart"
+    assert vllm_doctor.check_hooks(GOOD) == [Check("hooks", "FAIL", "vLLM does not import: ImportError: libcudart")]
+
+
+def generated(*tokens: int) -> dict[str, Any]:
+    """One output, whose best token is 1 and 2 at most 0.2 behind, 3 further."""
+    return {"tokens": list(tokens), "logprobs": [{"1": -0.5, "2": -0.7, "3": -1.0}] * len(tokens)}
+
+
+@pytest.mark.parametrize(
+    ("vegas", "status", "says"),
+    [
+        ((1, 1, 1), "PASS", "6 tokens are the same"),
+        ((1, 2, 3), "PASS", "4 tokens are the same with and without Vegas: m, bfloat16, H200; 1 of 2 outputs part at"),
+        ((1, 1, 3), "FAIL", "with m, prompt 1 departs at token 2, and not at a tie: logits 0.50 apart"),
+        ((4, 1, 1), "FAIL", "logits inf apart"),
+    ],
+)
+def test_the_self_test_allows_ties_only(vegas: tuple[int, ...], status: str, says: str):
+    plain = [generated(1, 1, 1), generated(1, 1, 1)]
+    found = {"plain": plain, "vegas": [plain[0], generated(*vegas)], "drafted": 9, "accepted": 4}
+    check = vllm_doctor.judge({**found, "dtype": "bfloat16", "platform": "H200"}, "m", Path("log"))
+    assert check.status == status
+    assert says in check.detail
+
+
+def test_a_self_test_that_could_not_run():
+    def judge(**found: Any) -> Check:
+        return vllm_doctor.judge({"plain": [], "vegas": [], "drafted": 0, **found}, "m", Path("log"))
+
+    assert judge().status == "FAIL"
+    assert judge(error="ValueError: no such model\nmore").detail == "ValueError: no such model; vLLM's log: log"
+    assert judge(error="ValueError: vegas requires vLLM's V2 model runner; got").status == "WARN"
+
+
+def test_the_self_tests_model_needs_the_self_test(capsys: pytest.CaptureFixture[str]):
+    assert run(app, ["doctor", "--model", "m"]) == 2
+    assert "add --self-test" in capsys.readouterr().err
