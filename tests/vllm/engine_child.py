@@ -201,6 +201,10 @@ class Engines:
             hooks.CONFIGURATION = table
             EngineArgs.create_engine_config = create
 
+    def rpc(self, name, method, *args):
+        """What the engine's workers answer."""
+        return self.engines[name].collective_rpc(method, args=args)
+
     def source_tokens(self, name, length):
         """That many tokens of Python's own source."""
         text = Path(inspect.getsourcefile(argparse)).read_text(encoding="utf-8")

@@ -139,6 +139,30 @@ def test_opting_out(pair):
         pair.generate("vegas", tokens, {"extra_args": {"vegas": "no"}})
 
 
+def test_figures(pair):
+    """What workers measure when they are asked to, from nothing at each beginning."""
+    assert pair.rpc("vegas", "vegas_figures") == [None]
+    pair.rpc("vegas", "vegas_record")
+    pair.generate("vegas", prompts(100, seed=34), {"max_tokens": 1})
+    [figures] = pair.rpc("vegas", "vegas_figures")
+    # After 100 tokens in three chunks: three drafts, each of 30 entries and of what came since; dense ones see it all.
+    assert figures["steps"] == {"prompts": 3, "accept": 3, "draft": 3}
+    assert figures["draft_kv_read"] == 31 + 32 + 33
+    assert figures["draft_kv_dense"] == 101 + 102 + 103
+    pair.rpc("vegas", "vegas_record")
+    pair.generate("vegas", prompts(40, seed=34), {"max_tokens": 12})
+    pair.rpc("vegas", "vegas_record", False)
+    [figures] = pair.rpc("vegas", "vegas_figures")
+    steps = figures["steps"]
+    assert steps["verify"] > 0
+    assert steps["accept"] == steps["draft"] == steps["prompts"] + steps["verify"]
+    assert steps.keys() == figures["seconds"].keys()
+    assert min(figures["seconds"].values()) > 0
+    pair.generate("vegas", prompts(40, seed=34), {"max_tokens": 12})
+    assert pair.rpc("vegas", "vegas_figures") == [figures]
+    assert not figures["recording"]
+
+
 def test_logprobs(pair):
     """The values are those of the verified distribution."""
     options = {"max_tokens": 10, "logprobs": 2, "prompt_logprobs": None}

@@ -102,6 +102,7 @@ CONFIGURATION = (
 )
 """Needed where engines are configured; checked, and where said replaced, when the plugin loads."""
 
+_RUNNER = "vllm.v1.worker.gpu.model_runner:GPUModelRunner"
 _SPECULATOR = "vllm.v1.worker.gpu.spec_decode.speculator:DraftModelSpeculator"
 
 RUNNER = (
@@ -169,6 +170,13 @@ RUNNER = (
         "called: where the drafts' K/V go",
     ),
     Hook("vllm.v1.worker.gpu.attn_utils:build_slot_mappings_by_layer", ("slot_mappings", "kv_cache_config"), "called"),
+    Hook(
+        "vllm.v1.worker.gpu_worker:Worker.sample_tokens", ("self",), "the worker gets two methods: figures on request"
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.execute_model", ("self", "scheduler_output"), "timed on request"
+    ),
+    Hook("vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample_tokens", ("self",), "timed on request"),
     Hook("vllm.v1.attention.backend:CommonAttentionMetadata.__init__", ("is_prefilling", "seq_lens"), "read"),
 )
 """Needed where the model runs; checked when an engine asks for Vegas."""

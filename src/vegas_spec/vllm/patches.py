@@ -114,9 +114,11 @@ def init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(vllm_config: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         if not options.is_vegas(vllm_config):
             return original(vllm_config, device, *args, **kwargs)
+        from vegas_spec.vllm import figures
         from vegas_spec.vllm.speculator import VegasSpeculator
 
         claim_backend()
+        figures.add_to_worker()
         return VegasSpeculator(vllm_config, device)
 
     return wrapped
