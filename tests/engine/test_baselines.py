@@ -52,7 +52,7 @@ def test_what_a_policy_remembers_ends_with_the_request(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine_module, "make_policy", noted)
     most = 0
     for _ in llm.stream(as_prompts(PROMPTS), [greedy(count) for count in (3, 20, 9, 14)]):
-        remembered = made[0]._pages if policy == "quest" else made[0]._retrievals
+        remembered = made[0].num_pages if policy == "quest" else made[0]._retrievals
         most = max(most, len(remembered))
     assert most == 2
     assert remembered == {}

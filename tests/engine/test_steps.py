@@ -22,7 +22,7 @@ from vegas_spec.engine.kv_cache import DraftCache, KVCache, LayerSpec
 from vegas_spec.engine.phases import Phases, TorchPhases
 from vegas_spec.engine.request import Request
 from vegas_spec.engine.steps import DraftStep, FullStep, SelectingDraftStep
-from vegas_spec.policies import Queries, ScoreRequest, Verified
+from vegas_spec.policies import Drafting, ScoreRequest, Verified
 from vegas_spec.policies.oracle import OraclePolicy
 from vegas_spec.policies.vegas import VegasPolicy
 
@@ -153,13 +153,13 @@ def test_a_draft_that_selects_by_its_own_queries_reads_what_they_chose(shared: b
     asked: list[tuple[Any, ...]] = []
 
     class ByStep(OraclePolicy):
-        def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
-            asked.append((layer, slot, queries, keys.shape[1], prefix_len))
-            rows = [[0, 7, 10 + keys.shape[1] - stop], [3, 4, 11]]
-            return torch.tensor(rows[:1] if shared else rows)
+        def select_step(self, layer: int, drafting: Drafting) -> Tensor:
+            asked.append((layer, drafting))
+            rows = [[0, 7, 10 + drafting.seq_lens[0] - stop], [3, 4, 11]]
+            return torch.tensor([rows[:1] if shared else rows])
 
     query, key, value = new_rows(2)
-    policy = ByStep(VegasConfig())
+    policy = ByStep(VegasConfig(kv_budget_min=3))
     for drafted in range(2):
         chosen = [{0, 7, 11 + drafted}, {0, 7, 11 + drafted} if shared else {3, 4, 11}]
         for head, position in itertools.product(range(KV_HEADS), range(LENGTH)):
@@ -171,9 +171,11 @@ def test_a_draft_that_selects_by_its_own_queries_reads_what_they_chose(shared: b
         step = SelectingDraftStep(cache, [rows], policy, [prefix], Clock(CPU))
         one = slice(drafted, drafted + 1)
         out = step.attend(2, query[:, one], key[:, one], value[:, one], params(2, **variant))
-        layer, slot, queries, seen, prefix_len = asked[-1]
-        assert (layer, slot, seen, prefix_len) == (1, 1, rows.stop, prefix)  # the second layer with full attention
-        assert torch.equal(queries.query, query[:, one])
+        layer, drafting = asked[-1]
+        assert layer == 1  # the second one with full attention
+        assert (drafting.slots, drafting.prefix_lens, drafting.seq_lens) == ([1], [prefix], [rows.stop])
+        assert torch.equal(drafting.queries.query, query[:, one])
+        assert drafting.keys is cache.keys[2]
         for head in range(HEADS):
             positions = [*sorted(chosen[head // 2]), *range(prefix, rows.stop)]
             keys, values = (list(kv[2][1, head // 2, positions]) for kv in (cache.keys, cache.values))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from vegas_spec.policies import Queries, Verified
+from vegas_spec.policies import Drafting, Queries, Verified
 
 
 def verified(
@@ -27,3 +27,9 @@ def verified(
         scores=scores,
         queries=queries,
     )
+
+
+def drafting(keys: Tensor, queries: Queries, prefix_lens: Sequence[int], since: int = 1) -> Drafting:
+    """A draft step of requests in the slots 0, 1, ... with so many keys since the prefix."""
+    lengths = [prefix_len + since for prefix_len in prefix_lens]
+    return Drafting(list(range(len(prefix_lens))), prefix_lens, lengths, queries, keys)

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from math import exp
+from typing import Any
 
 import pytest
 import torch
-from policy_cases import verified
+from policy_cases import drafting, verified
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Queries
 from vegas_spec.policies.oracle import OraclePolicy
+from vegas_spec.selection import NO_POSITION
 
-HEADS, KV_HEADS, DIM, KEYS, PREFIX = 4, 2, 8, 50, 43
+HEADS, KV_HEADS, DIM = 4, 2, 8
+PREFIX_LENS, SINCE = [43, 17], 7
 
 
-def best_by_loops(queries: Queries, keys: Tensor, score: str, granularity: str, count: int) -> list[list[int]]:
-    groups = KV_HEADS if granularity == "kv_head" else 1
-    scores = [[0.0] * PREFIX for _ in range(groups)]
+def best_by_loops(queries: Queries, place: int, keys: Tensor, score: str, granularity: str, count: int) -> list[Any]:
+    """Best positions of one request's prefix, by group; ``keys`` are those that its row sees."""
+    groups, prefix_len = KV_HEADS if granularity == "kv_head" else 1, keys.shape[1] - SINCE
+    scores = [[0.0] * prefix_len for _ in range(groups)]
     for head in range(HEADS):
-        query = queries.query[head, 0].double()
+        query = queries.query[head, place].double()
         logits = [float(query @ key) * queries.scale for key in keys[head // 2].double()]
         sink = 0.0 if queries.sinks is None else exp(float(queries.sinks[head]))
         total = sum(exp(logit) for logit in logits) + sink
-        for at in range(PREFIX):
+        for at in range(prefix_len):
             scores[head // (HEADS // groups)][at] += exp(logits[at]) / total if score == "weight" else logits[at]
-    return [sorted(sorted(range(PREFIX), key=lambda at, row=row: row[at])[-count:]) for row in scores]  # type: ignore[misc]
+    return [sorted(sorted(range(prefix_len), key=lambda at, row=row: row[at])[-count:]) for row in scores]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([3.0, -1.0, 0.0, 5.0])], ids=["", "sinks"])
@@ -34,13 +38,17 @@ def best_by_loops(queries: Queries, keys: Tensor, score: str, granularity: str, 
 @pytest.mark.parametrize("score", ["weight", "logit"])
 def test_it_reads_the_best_of_the_prefix(score: str, granularity: str, sinks: Tensor | None):
     generator = torch.Generator().manual_seed(0)
-    keys = torch.randn(KV_HEADS, KEYS, DIM, generator=generator)
-    keys[:, PREFIX:] *= 3  # what came since the prefix takes weight, and is never chosen
-    queries = Queries(torch.randn(HEADS, 1, DIM, generator=generator), 0.7, sinks)
+    keys = torch.randn(2, KV_HEADS, 64, DIM, generator=generator)
+    for slot, prefix_len in enumerate(PREFIX_LENS):
+        keys[slot, :, prefix_len:] *= 3  # what came since the prefix takes weight, and is never chosen
+        keys[slot, :, prefix_len + SINCE :] = torch.nan
+    queries = Queries(torch.randn(HEADS, 2, DIM, generator=generator), 0.7, sinks)
     options = {"score": score, "granularity": granularity}
     policy = OraclePolicy(VegasConfig(kv_budget=0.2, kv_budget_min=1, **options))  # type: ignore[arg-type]
     assert policy.changes_per_step
-    assert policy.select(verified([keys[None]], [PREFIX])) is None
-    positions = policy.select_step(0, 0, queries, keys, PREFIX)
-    assert positions.tolist() == best_by_loops(queries, keys, score, granularity, 9)
-    assert policy.num_entries(PREFIX) == 9
+    assert policy.select(verified([keys], PREFIX_LENS)) is None
+    positions = policy.select_step(0, drafting(keys, queries, PREFIX_LENS, SINCE))
+    assert [policy.num_entries(prefix_len) for prefix_len in PREFIX_LENS] == [9, 4]
+    for place, (prefix_len, count) in enumerate(zip(PREFIX_LENS, (9, 4), strict=True)):
+        best = best_by_loops(queries, place, keys[place, :, : prefix_len + SINCE], score, granularity, count)
+        assert positions[place].tolist() == [[*row, *[NO_POSITION] * (9 - count)] for row in best]

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from policy_cases import verified
+from policy_cases import drafting, verified
 
 from vegas_spec.config import POLICIES, VegasConfig
 from vegas_spec.policies import Queries, ScoreRequest, make_policy
@@ -69,7 +69,7 @@ def test_vegas_without_scores_is_a_fault_of_the_caller():
 def test_a_policy_that_selects_once_has_no_answer_for_a_step(name):
     policy = make_policy(VegasConfig(policy=name))
     with pytest.raises(TypeError, match="once per iteration"):
-        policy.select_step(0, 0, Queries(torch.zeros(1, 1, 4), 1.0, None), KEYS[0], 3)
+        policy.select_step(0, drafting(KEYS, Queries(torch.zeros(1, 1, 4), 1.0, None), [3]))
 
 
 # --- stream ---------------------------------------------------------------------------------------------------------

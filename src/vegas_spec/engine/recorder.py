@@ -97,7 +97,7 @@ class Recorder:
         )
         heads = prefix_keys.shape[0]
         weights = score_rows(logits, None, heads, "weight", "kv_head", queries.sinks)[:, :prefix_len]
-        best = self._top_set(weights)
+        best = self._top_sets(weights[None])[0]
         total = weights.sum(1)
         draft.oracle_mass[-1].append(weights.gather(1, best).sum(1) / total)
         if positions is None and draft.selected is None:
@@ -118,13 +118,10 @@ class Recorder:
             return
         prefix_len = rows.start + 1
         hidden = torch.ones(rows.count, keys.shape[1], dtype=torch.bool, device=keys.device).triu(prefix_len)
-        sets = []
-        for row in range(rows.count):
-            logits = query_key_logits(queries.query[:, row : row + 1], keys, queries.scale)
-            logits = logits.masked_fill(hidden[row], -torch.inf)
-            weights = score_rows(logits, None, keys.shape[0], "weight", "kv_head", queries.sinks)[:, :prefix_len]
-            sets.append(_members(self._top_set(weights), prefix_len))
-        members = torch.stack(sets, dim=1).float()  # [kv_heads, rows, prefix]
+        logits = query_key_logits(queries.query, keys, queries.scale).masked_fill(hidden[:, None], -torch.inf)
+        weights = [score_rows(row[None], None, keys.shape[0], "weight", "kv_head", queries.sinks) for row in logits]
+        best = self._top_sets(torch.stack([row[:, :prefix_len] for row in weights]))
+        members = _members(best, prefix_len).float().transpose(0, 1)  # [kv_heads, rows, prefix]
         draft.overlap.append(members @ members.transpose(1, 2) / self._config.budget(prefix_len))
 
     def _close(self, request: _Request, num_accepted: int) -> None:
@@ -171,16 +168,16 @@ class Recorder:
         heads = [self._cache.layers[layer].num_kv_heads for layer in self._cache.full_layers]
         return [positions[:count].expand(count, -1) for positions, count in zip(chosen, heads, strict=True)]
 
-    def _top_set(self, weights: Tensor) -> Tensor:
-        """The positions that an oracle reads, int64, shape ``[num_kv_heads, budget]``."""
-        prefix_len = weights.shape[1]
-        counts = torch.tensor([[prefix_len], [self._config.budget(prefix_len)]], device=weights.device)
-        return select_positions(weights[None], counts[0], counts[1])[0]
+    def _top_sets(self, weights: Tensor) -> Tensor:
+        """Positions that an oracle reads, for scores of shape ``[rows, num_kv_heads, prefix]``."""
+        rows, _, prefix_len = weights.shape
+        counts = torch.tensor([[prefix_len], [self._config.budget(prefix_len)]], device=weights.device).expand(2, rows)
+        return select_positions(weights, counts[0], counts[1])
 
 
 def _members(positions: Tensor, length: int) -> Tensor:
-    members = torch.zeros(positions.shape[0], length, dtype=torch.bool, device=positions.device)
-    return members.scatter_(1, positions, True)
+    members = torch.zeros(*positions.shape[:-1], length, dtype=torch.bool, device=positions.device)
+    return members.scatter_(-1, positions, True)
 
 
 def _share(positions: Tensor, among: Tensor, length: int) -> Tensor:

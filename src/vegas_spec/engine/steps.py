@@ -17,7 +17,7 @@ from vegas_spec.engine.clock import Clock
 from vegas_spec.engine.collect import Collector
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
 from vegas_spec.engine.recorder import Recorder
-from vegas_spec.policies import Policy, Queries
+from vegas_spec.policies import Drafting, Policy, Queries
 
 
 class Step(ABC):
@@ -189,24 +189,24 @@ class SelectingDraftStep(DraftStep):
         """See `Step.attend`."""
         if params.sliding_window is not None:
             return super().attend(layer, query, key, value, params)
-        queries = []
         for place, rows in enumerate(self._batch):
             own = slice(place, place + 1)
             self._cache.write(layer, rows.slot, rows.start, key[:, own], value[:, own])
-            queries.append(Queries(query[:, own], params.scale, params.sinks))
+        drafting = Drafting(
+            slots=[rows.slot for rows in self._batch],
+            prefix_lens=self._prefix_lens,
+            seq_lens=[rows.stop for rows in self._batch],
+            queries=Queries(query, params.scale, params.sinks),
+            keys=self._cache.keys[layer],
+        )
         with self._clock:
-            chosen = [
-                self._select(layer, rows, each, prefix_len)
-                for rows, each, prefix_len in zip(self._batch, queries, self._prefix_lens, strict=True)
-            ]
+            chosen = self._policy.select_step(self._cache.full_layers[layer], drafting)
         out = []
-        for rows, each, positions, prefix_len in zip(self._batch, queries, chosen, self._prefix_lens, strict=True):
+        for place, (rows, prefix_len) in enumerate(zip(self._batch, self._prefix_lens, strict=True)):
+            positions = chosen[place, :, : self._policy.num_entries(prefix_len)]
             keys, values = self._cache.gather(layer, rows.slot, positions, prefix_len, rows.stop)
-            out.append(attend(each.query, keys, values, None, params))
+            row = query[:, place : place + 1]
+            out.append(attend(row, keys, values, None, params))
             if self._recorder is not None:
-                self._recorder.drafted(layer, rows, each, keys, positions)
+                self._recorder.drafted(layer, rows, Queries(row, params.scale, params.sinks), keys, positions)
         return torch.cat(out)
-
-    def _select(self, layer: int, rows: Rows, queries: Queries, prefix_len: int) -> Tensor:
-        keys, _ = self._cache.read(layer, rows.slot, 0, rows.stop)
-        return self._policy.select_step(self._cache.full_layers[layer], rows.slot, queries, keys, prefix_len)

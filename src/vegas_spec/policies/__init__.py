@@ -1,7 +1,7 @@
 """Draft policies: one file each, one interface (`vegas_spec.policies.base.Policy`)."""
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.policies.base import Policy, Queries, ScoreRequest, Verified
+from vegas_spec.policies.base import Drafting, Policy, Queries, ScoreRequest, Verified
 from vegas_spec.policies.dense import DensePolicy
 from vegas_spec.policies.full import FullPolicy
 from vegas_spec.policies.oracle import OraclePolicy
@@ -10,7 +10,7 @@ from vegas_spec.policies.specextend import SpecExtendPolicy
 from vegas_spec.policies.stream import StreamPolicy
 from vegas_spec.policies.vegas import VegasPolicy
 
-__all__ = ["Policy", "Queries", "ScoreRequest", "Verified", "make_policy"]
+__all__ = ["Drafting", "Policy", "Queries", "ScoreRequest", "Verified", "make_policy"]
 
 _BY_NAME: dict[str, type[Policy]] = {
     policy.name: policy

@@ -23,7 +23,7 @@ class ScoreRequest:
 
 @dataclass(frozen=True)
 class Queries:
-    """Queries of one request in one layer, and what else its attention weights depend on.
+    """Queries of rows in one layer, and what else their attention weights depend on.
 
     Attributes
     ----------
@@ -73,6 +73,32 @@ class Verified:
     queries: Sequence[Queries] | None = None
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """What one layer of a draft step computes with: one row per request.
+
+    Attributes
+    ----------
+    slots : sequence of int
+        The requests' places in the cache.
+    prefix_lens : sequence of int
+        Positions ``[0, prefix_lens[b])`` may be selected; what came since is read anyway.
+    seq_lens : sequence of int
+        Keys that a dense step would read, the row's own included.
+    queries : Queries
+        The rows of all requests, shape ``[num_query_heads, batch, head_dim]``.
+    keys : Tensor
+        The cache's, shape ``[slots, num_kv_heads, length, head_dim]``; those since the prefix may be drafts'.
+
+    """
+
+    slots: Sequence[int]
+    prefix_lens: Sequence[int]
+    seq_lens: Sequence[int]
+    queries: Queries
+    keys: Tensor
+
+
 class Policy(ABC):
     """Chooses the KV entries that drafting reads.
 
@@ -119,26 +145,21 @@ class Policy(ABC):
 
         """
 
-    def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
+    def select_step(self, layer: int, drafting: Drafting) -> Tensor:
         """Prefix positions that one draft step reads in one layer, if the policy `changes_per_step`.
 
         Parameters
         ----------
         layer : int
             Place among the layers with full attention.
-        slot : int
-            The request's.
-        queries : Queries
-            The step's own, one row.
-        keys : Tensor
-            All that a dense step would read, shape ``[num_kv_heads, keys, head_dim]``; the last ones are drafts'.
-        prefix_len : int
-            Positions ``[0, prefix_len)`` may be selected; ``[prefix_len, keys)`` is read anyway.
+        drafting : Drafting
+            The step's own queries, and all keys there are.
 
         Returns
         -------
         Tensor
-            Int64, shape ``[num_kv_heads or 1, num_entries(prefix_len)]``, ascending.
+            Int64, shape ``[batch, groups, k]``: ``num_entries(prefix_lens[b])`` positions, ascending, then
+            `vegas_spec.selection.NO_POSITION`; one group stands for all KV heads.
 
         """
         raise TypeError(f"policy {self.name} selects once per iteration")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from vegas_spec.policies.base import Policy, Queries, Verified
-from vegas_spec.selection import query_key_logits, score_rows, select_positions
+from vegas_spec.policies.base import Drafting, Policy, Verified
+from vegas_spec.selection import budgets, query_key_logits, score_rows, select_positions
 
 
 class OraclePolicy(Policy):
@@ -22,9 +23,15 @@ class OraclePolicy(Policy):
         """Nothing is known before a step's query is."""
         return
 
-    def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
+    def select_step(self, layer: int, drafting: Drafting) -> Tensor:
         """See `Policy.select_step`; scored as `vegas_spec.selection.score_rows` says, over all that the row sees."""
-        logits = query_key_logits(queries.query, keys, queries.scale)
-        scores = score_rows(logits, None, keys.shape[0], self.config.score, self.config.granularity, queries.sinks)
-        counts = torch.tensor([[prefix_len], [self.config.budget(prefix_len)]], device=keys.device)
-        return select_positions(scores[None, :, :prefix_len], counts[0], counts[1])[0]
+        config, queries, device = self.config, drafting.queries, drafting.keys.device
+        scores = []
+        for place, (slot, prefix_len) in enumerate(zip(drafting.slots, drafting.prefix_lens, strict=True)):
+            keys = drafting.keys[slot, :, : drafting.seq_lens[place]]
+            logits = query_key_logits(queries.query[:, place : place + 1], keys, queries.scale)
+            own = score_rows(logits, None, keys.shape[0], config.score, config.granularity, queries.sinks)
+            scores.append(own[:, :prefix_len].t())
+        padded = pad_sequence(scores, batch_first=True).transpose(1, 2)  # [batch, groups, keys]
+        prefix_lens = torch.tensor(drafting.prefix_lens, device=device)
+        return select_positions(padded, prefix_lens, budgets(prefix_lens, config))

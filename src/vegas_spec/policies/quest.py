@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.policies.base import Policy, Queries, Verified
-from vegas_spec.selection import select_positions
+from vegas_spec.policies.base import Drafting, Policy, Verified
+from vegas_spec.selection import NO_POSITION, select_positions
 
 PAGE_SIZE = 16
-
-
-@dataclass
-class _Pages:
-    """What is known of one request's finished pages."""
-
-    bounds: list[Tensor]
-    """Per layer ``[num_kv_heads, pages, 2 * head_dim]``: each page's element-wise largest keys, then the smallest."""
-    count: int = 0
 
 
 class QuestPolicy(Policy):
@@ -42,7 +32,11 @@ class QuestPolicy(Policy):
 
     def __init__(self, config: VegasConfig) -> None:
         super().__init__(config)
-        self._pages: dict[int, _Pages] = {}
+        self.bounds: list[Tensor] = []
+        """Per layer, each page's element-wise largest keys, then the smallest; shape ``[slots, num_kv_heads, pages,
+        2 * head_dim]``."""
+        self.num_pages: dict[int, int] = {}
+        """Finished pages by slot: those that have bounds."""
 
     def num_entries(self, prefix_len: int) -> int:
         """Whole pages up to the budget, and the unfinished one."""
@@ -50,37 +44,42 @@ class QuestPolicy(Policy):
 
     def select(self, verified: Verified) -> None:
         """Bring the bounds of every request up to date with its prefix."""
+        if not self.bounds:
+            self.bounds = [_allocate(keys) for keys in verified.keys]
         for slot, prefix_len in zip(verified.slots, verified.prefix_lens, strict=True):
-            if slot not in self._pages:
-                self._pages[slot] = _Pages([_allocate(keys) for keys in verified.keys])
-            pages, finished = self._pages[slot], prefix_len // PAGE_SIZE
-            if finished == pages.count:
-                continue
-            for keys, bounds in zip(verified.keys, pages.bounds, strict=True):
+            known, finished = self.num_pages.get(slot, 0), prefix_len // PAGE_SIZE
+            self.num_pages[slot] = finished
+            for keys, bounds in zip(verified.keys, self.bounds, strict=True) if finished > known else ():
                 kv_heads, _, head_dim = keys[slot].shape
-                new = keys[slot, :, pages.count * PAGE_SIZE : finished * PAGE_SIZE]
-                new = new.view(kv_heads, finished - pages.count, PAGE_SIZE, head_dim)
-                largest, smallest = bounds[:, pages.count : finished].chunk(2, dim=-1)
+                new = keys[slot, :, known * PAGE_SIZE : finished * PAGE_SIZE]
+                new = new.view(kv_heads, finished - known, PAGE_SIZE, head_dim)
+                largest, smallest = bounds[slot, :, known:finished].chunk(2, dim=-1)
                 largest.copy_(new.amax(2))
                 smallest.copy_(new.amin(2))
-            pages.count = finished
 
-    def select_step(self, layer: int, slot: int, queries: Queries, keys: Tensor, prefix_len: int) -> Tensor:
+    def select_step(self, layer: int, drafting: Drafting) -> Tensor:
         """See `Policy.select_step`."""
-        kv_heads = keys.shape[0]
-        pages = self._pages[slot]
-        wanted = self.config.budget(prefix_len) // PAGE_SIZE
-        scores = page_scores(queries.query[:, 0], pages.bounds[layer][:, : pages.count])
-        counts = torch.tensor([[pages.count], [wanted]], device=keys.device)
-        best = select_positions(scores[None], counts[0], counts[1])[0]
-        within = torch.arange(PAGE_SIZE, device=keys.device)
-        positions = (best[..., None] * PAGE_SIZE + within).flatten(1)
-        unfinished = torch.arange(pages.count * PAGE_SIZE, prefix_len, device=keys.device)
-        return torch.cat([positions, unfinished.expand(kv_heads, -1)], dim=1)
+        device = drafting.keys.device
+        finished = [self.num_pages[slot] for slot in drafting.slots]
+        wanted = [self.config.budget(prefix_len) // PAGE_SIZE for prefix_len in drafting.prefix_lens]
+        entries = [self.num_entries(prefix_len) for prefix_len in drafting.prefix_lens]
+        slots = torch.tensor(drafting.slots, device=device)
+        num_pages, num_best, num_entries = torch.tensor([finished, wanted, entries], device=device)
+        scores = page_scores(drafting.queries.query, self.bounds[layer][slots, :, : max(finished)])
+        best = select_positions(scores, num_pages, num_best)
+        within = torch.arange(PAGE_SIZE, device=device)
+        pages = (best[..., None] * PAGE_SIZE + within).flatten(2)
+        # After a request's best pages comes its unfinished one, whose place the other requests' widths do not change.
+        column = torch.arange(max(entries), device=device)
+        pages = F.pad(pages, (0, len(column) - pages.shape[-1]))
+        in_pages = (num_best * PAGE_SIZE)[:, None, None]
+        unfinished = (num_pages * PAGE_SIZE)[:, None, None] + column - in_pages
+        positions = torch.where(column < in_pages, pages, unfinished)
+        return positions.masked_fill(column >= num_entries[:, None, None], NO_POSITION)
 
     def release(self, slot: int) -> None:
         """See `Policy.release`."""
-        self._pages.pop(slot, None)
+        self.num_pages.pop(slot, None)
 
 
 def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
@@ -92,21 +91,22 @@ def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
     Parameters
     ----------
     query : Tensor
-        Shape ``[num_query_heads, head_dim]``.
+        Shape ``[num_query_heads, batch, head_dim]``.
     bounds : Tensor
-        Shape ``[num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
+        Shape ``[batch, num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
 
     Returns
     -------
     Tensor
-        Float32, shape ``[num_kv_heads, pages]``.
+        Float32, shape ``[batch, num_kv_heads, pages]``.
 
     """
-    heads = query.float().view(bounds.shape[0], -1, query.shape[-1])
-    signed = torch.cat([heads.clamp(min=0).sum(1), heads.clamp(max=0).sum(1)], dim=-1)
+    batch, kv_heads = bounds.shape[:2]
+    heads = query.float().transpose(0, 1).reshape(batch, kv_heads, -1, query.shape[-1])
+    signed = torch.cat([heads.clamp(min=0).sum(2), heads.clamp(max=0).sum(2)], dim=-1)
     return torch.matmul(bounds.float(), signed[..., None])[..., 0]
 
 
 def _allocate(keys: Tensor) -> Tensor:
-    _, kv_heads, length, head_dim = keys.shape
-    return keys.new_empty(kv_heads, length // PAGE_SIZE, 2 * head_dim)
+    slots, kv_heads, length, head_dim = keys.shape
+    return keys.new_empty(slots, kv_heads, length // PAGE_SIZE, 2 * head_dim)
