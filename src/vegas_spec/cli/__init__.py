@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vegas_spec import __version__
-from vegas_spec.cli import bench, demo, doctor, generate, models, report, serve, tune, verify
+from vegas_spec.cli import bench, demo, doctor, generate, inspect, models, report, serve, tune, verify
 from vegas_spec.cli.errors import run
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command("serve", context_settings=serve.SETTINGS)(serve.serve)
 app.add_typer(bench.app)
 app.command("tune")(tune.tune)
 app.command("report")(report.report)
+app.command("inspect")(inspect.inspect)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)
 

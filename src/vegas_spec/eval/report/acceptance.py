@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Sequence
 
 from vegas_spec.eval.intervals import bootstrap_mean
+from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import INK, MUTED, PAPER, Style, policy_styles
-from vegas_spec.eval.report.parts import Block, Headline, Plot, Table, legend_above, panel, token_ticks
+from vegas_spec.eval.report.parts import Block, Plot, Table, legend_above, panel, token_ticks
 from vegas_spec.eval.results import AcceptanceRow, Result
 from vegas_spec.eval.summary import (
     REFERENCE,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, SKY, SLATE, Colour
-from vegas_spec.eval.report.parts import TIMES, Block, Headline, Plot, legend_above, panel
+from vegas_spec.eval.report.parts import TIMES, Block, Plot, legend_above, panel
 from vegas_spec.eval.results import KernelRow, Result
 
 _COLOURS: dict[str, Colour] = {

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib
 from markupsafe import Markup
 
 from vegas_spec import __version__
-from vegas_spec.eval.report import palette
 from vegas_spec.eval.report.acceptance import acceptance_block, acceptance_headlines
+from vegas_spec.eval.report.html import Headline, template
 from vegas_spec.eval.report.kernels import kernels_block, kernels_headlines
 from vegas_spec.eval.report.loading import ReportError, Source
-from vegas_spec.eval.report.parts import Block, Headline, Plot, Section
+from vegas_spec.eval.report.parts import Block, Plot, Section
 from vegas_spec.eval.report.svg import RC, inline_svg, save_files
 from vegas_spec.eval.report.tables import raw_table
 from vegas_spec.eval.report.throughput import throughput_block, throughput_headlines
@@ -95,24 +93,6 @@ def make_report(sources: Sequence[Source], title: str = "Vegas report") -> Repor
     )
     names = [section.name for section in sections] + ["raw", "environment", "commands"]
     return Report(html, names, plots)
-
-
-def template(name: str) -> jinja2.Template:
-    """Give a page's template, with style, script and colours at hand."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("vegas_spec.eval.report", "assets"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    folder = resources.files("vegas_spec.eval.report") / "assets"
-    environment.globals.update(
-        asset=lambda file: Markup((folder / file).read_text("utf-8")),
-        light=Markup(palette.css_variables(dark=False)),
-        dark=Markup(palette.css_variables(dark=True)),
-    )
-    return environment.get_template(name)
 
 
 def _section(kind: Kind, sources: Sequence[Source]) -> Section:

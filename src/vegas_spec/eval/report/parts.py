@@ -65,15 +65,6 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Headline:
-    """A headline figure: the number, what it is, and under which conditions."""
-
-    value: str
-    label: str
-    conditions: str
-
-
 def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes]:
     """Give an empty figure of the size of a phone's screen, with one set of axes."""
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import INK, MUTED, PAPER, Style, phase_colours, policy_styles
-from vegas_spec.eval.report.parts import TIMES, Block, Headline, Plot, Table, legend_above, panel, token_ticks
+from vegas_spec.eval.report.parts import TIMES, Block, Plot, Table, legend_above, panel, token_ticks
 from vegas_spec.eval.results import Result, ThroughputRow
 from vegas_spec.eval.summary import BASELINE, REFERENCE, Shape, Speedup, by_shape, speedups, tokens_text
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import BLUE, INK, MUTED, ORANGE, PAPER
-from vegas_spec.eval.report.parts import Block, Headline, Plot, Table, legend_above, panel
+from vegas_spec.eval.report.parts import Block, Plot, Table, legend_above, panel
 from vegas_spec.eval.results import Result, TuningRow
 
 _TITLES = {

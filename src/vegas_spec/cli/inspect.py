@@ -1,0 +1,91 @@
+"""``vegas inspect``: which past tokens verification chose, over the prompt's text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from vegas_spec.cli import options as flags
+from vegas_spec.cli.display import token_bar
+from vegas_spec.cli.pages import need, write_page
+
+
+def inspect(
+    model: flags.ModelArgument,
+    dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
+    prompt_file: Annotated[str | None, typer.Option("--prompt-file", help="A text file that holds the prompt.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("inspect.html"),
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
+    ] = None,
+    as_json: flags.Json = False,
+    max_tokens: flags.MaxTokens = 128,
+    ignore_eos: flags.IgnoreEos = False,
+    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
+    policy: flags.Policy = "vegas",
+    kv_budget: flags.KvBudget = 0.05,
+    kv_budget_min: flags.KvBudgetMin = 256,
+    kv_budget_max: flags.KvBudgetMax = None,
+    score: flags.Score = "weight",
+    rows: flags.Rows = "ends",
+    granularity: flags.Granularity = "kv_head",
+    dtype: flags.Dtype = "auto",
+    device: flags.Device = "auto",
+    revision: flags.Revision = None,
+    max_model_len: flags.MaxModelLen = None,
+) -> None:
+    """Complete a prompt greedily and draw what each iteration's verification chose, over the text.
+
+    Looking takes time: exact scores of every draft step and every verified row are computed beside the run.
+    """
+    need("vegas inspect", "jinja2")
+    from vegas_spec.engine.sampling_params import SamplingParams
+    from vegas_spec.eval.inspection.observe import inspect as observe
+    from vegas_spec.eval.inspection.page import inspection_page
+
+    console = Console(stderr=True)
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+    text = flags.read_prompt(prompt, prompt_file, dash)
+    llm = flags.load(
+        model,
+        console,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        max_model_len=max_model_len,
+        num_speculative_tokens=num_speculative_tokens,
+        policy=policy,
+        kv_budget=kv_budget,
+        kv_budget_min=kv_budget_min,
+        kv_budget_max=kv_budget_max,
+        score=score,
+        rows=rows,
+        granularity=granularity,
+    )
+    with token_bar(console) as bar:
+        task = bar.add_task("reading the prompt", total=None)
+
+        def watch(update: object) -> None:
+            now = update.output  # type: ignore[attr-defined]
+            done = len(now.outputs[0].token_ids)
+            if done:
+                bar.update(task, description="looking", completed=done, total=max_tokens)
+            else:
+                bar.update(task, completed=update.prefilled, total=len(now.prompt_token_ids))  # type: ignore[attr-defined]
+
+        found = observe(llm, flags.make_prompt(llm, text, chat), params, watch)
+    html = inspection_page(found)
+    write_page(html, output)
+    figures = found.to_dict()
+    if as_json:
+        typer.echo(json.dumps({"page": str(output), **figures}))
+        return
+    typer.echo(
+        f"{output}: {len(found.looks)} iterations over {found.length:,} positions, {len(html) / 1e6:.1f} MB; "
+        f"{figures['accepted_per_iteration']:.2f} of {num_speculative_tokens} drafts accepted"
+    )

@@ -1,0 +1,1 @@
+"""What verification chose, over the prompt's text: a traced run, packed into one page."""
