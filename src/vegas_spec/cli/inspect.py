@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,8 +13,12 @@ from vegas_spec.cli import options as flags
 from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.pages import need, write_page
 
+if TYPE_CHECKING:
+    from vegas_spec.engine.outputs import Update
+
 
 def inspect(
+    context: typer.Context,
     model: flags.ModelArgument,
     dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
@@ -34,6 +38,7 @@ def inspect(
     score: flags.Score = "weight",
     rows: flags.Rows = "ends",
     granularity: flags.Granularity = "kv_head",
+    config: flags.ConfigPath = None,
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
@@ -49,7 +54,7 @@ def inspect(
     from vegas_spec.eval.inspection.page import inspection_page
 
     console = Console(stderr=True)
-    params = SamplingParams(max_tokens=max_tokens, ignore_eos=ignore_eos)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=ignore_eos)
     text = flags.read_prompt(prompt, prompt_file, dash)
     llm = flags.load(
         model,
@@ -58,25 +63,17 @@ def inspect(
         device=device,
         revision=revision,
         max_model_len=max_model_len,
-        num_speculative_tokens=num_speculative_tokens,
-        policy=policy,
-        kv_budget=kv_budget,
-        kv_budget_min=kv_budget_min,
-        kv_budget_max=kv_budget_max,
-        score=score,
-        rows=rows,
-        granularity=granularity,
+        **flags.drafting(context, config, model, console),
     )
     with token_bar(console) as bar:
         task = bar.add_task("reading the prompt", total=None)
 
-        def watch(update: object) -> None:
-            now = update.output  # type: ignore[attr-defined]
-            done = len(now.outputs[0].token_ids)
+        def watch(update: Update) -> None:
+            done = len(update.output.outputs[0].token_ids)
             if done:
                 bar.update(task, description="looking", completed=done, total=max_tokens)
             else:
-                bar.update(task, completed=update.prefilled, total=len(now.prompt_token_ids))  # type: ignore[attr-defined]
+                bar.update(task, completed=update.prefilled, total=len(update.output.prompt_token_ids))
 
         found = observe(llm, flags.make_prompt(llm, text, chat), params, watch)
     html = inspection_page(found)
@@ -87,5 +84,5 @@ def inspect(
         return
     typer.echo(
         f"{output}: {len(found.looks)} iterations over {found.length:,} positions, {len(html) / 1e6:.1f} MB; "
-        f"{figures['accepted_per_iteration']:.2f} of {num_speculative_tokens} drafts accepted"
+        f"{figures['accepted_per_iteration']:.2f} of {llm.config.num_speculative_tokens} drafts accepted"
     )

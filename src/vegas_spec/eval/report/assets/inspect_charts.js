@@ -9,7 +9,7 @@ const SERIES = {
 
 function drawChart(id, names, labels, axis, own, valueOf, choose) {
   const svg = document.getElementById(id), width = Math.max(280, svg.parentNode.clientWidth - 32), height = 230;
-  const left = 38, right = 10, top = 8, bottom = 36, count = labels.length;
+  const left = 46, right = 10, top = 8, bottom = 36, count = labels.length;
   const x = i => count > 1 ? left + (width - left - right) * i / (count - 1) : (left + width - right) / 2;
   const y = share => top + (height - top - bottom) * (1 - share);
   const parts = [];
