@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ def inspect(
         )
     tokens = [*output.prompt_token_ids, *output.outputs[0].token_ids]
     return Inspection(
-        model=llm.model.name,
+        model=Path(llm.model.name).name,
         config=llm.config.to_dict(),
         texts=token_texts(llm.model.tokenizer, tokens),
         prompt_tokens=len(output.prompt_token_ids),
