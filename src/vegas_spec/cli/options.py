@@ -120,8 +120,7 @@ def load(model: str, console: Console, **options: Any) -> LLM:
 
     config_options = VegasConfig.__dataclass_fields__
     VegasConfig.from_dict({name: value for name, value in options.items() if name in config_options})
-    if any(model == known.name for known in known_models()):
-        model = str(fetch_showing_progress(model, console))
+    model = place_of(model, console)
     with console.status(f"loading {escape(model)}") if console.is_terminal else console.capture():
         import transformers
 
@@ -130,6 +129,12 @@ def load(model: str, console: Console, **options: Any) -> LLM:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         return LLM(model, **options)
+
+
+def place_of(model: str, console: Console) -> str:
+    """Where a model is: of one of `vegas models`, its folder, fetched if need be; of others, what was given."""
+    known = any(model == each.name for each in known_models())
+    return str(fetch_showing_progress(model, console)) if known else model
 
 
 def drafting(context: typer.Context, config: Path | None, model: str, console: Console) -> dict[str, Any]:

@@ -30,6 +30,9 @@ Restart = Annotated[
     bool,
     typer.Option("--restart", help="Begin anew, even if a run was interrupted here.", rich_help_panel=_RESULT),
 ]
+Attention = Annotated[
+    str, typer.Option("--attention", help="torch, or kernels (half precision, GPU).", rich_help_panel="Loading")
+]
 WorkloadOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -70,9 +70,7 @@ def tune(
     csv: runs.Csv = None,
     restart: runs.Restart = False,
     as_json: flags.Json = False,
-    attention: Annotated[
-        str, typer.Option("--attention", help="torch, or kernels (half precision, GPU).", rich_help_panel="Loading")
-    ] = "torch",
+    attention: runs.Attention = "torch",
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,

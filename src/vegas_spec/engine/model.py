@@ -161,7 +161,7 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
         raise invalid("dtype", f"one of auto, {', '.join(DTYPES)}", dtype)
     place = _device(device)
     source, options = _source(name, revision)
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from vegas_spec.engine.convert import dequantise
 
@@ -177,11 +177,27 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
             **options,
             **(dequantise() if "gguf_file" in options else {}),
         )
+    return Model(module.to(place), load_tokenizer(name, revision), name)
+
+
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
+    """Load a model's tokenizer alone; names are those of `load_model`.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be found or read.
+
+    """
+    source, options = _source(name, revision)
+    from transformers import AutoTokenizer
+
+    with _explained(name):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
         if len(tokenizer) <= len(tokenizer.all_special_ids):
             # Where tokenizer files are missing, some types of tokenizer are made of their special tokens alone.
             raise ModelError(f"cannot load {name}: it brings no tokenizer (such as tokenizer.json)")
-    return Model(module.to(place), tokenizer, name)
+    return tokenizer
 
 
 def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:

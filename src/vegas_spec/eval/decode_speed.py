@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vegas_spec.engine.llm import LLM, Prompt
-from vegas_spec.engine.outputs import RequestStats, Update
+from vegas_spec.engine.outputs import RequestStats
 from vegas_spec.engine.sampling_params import SamplingParams
+from vegas_spec.eval.progress import BatchProgress
 from vegas_spec.eval.results import ResultError
 
 
@@ -43,7 +44,7 @@ def decode_run(
     engine: LLM,
     prompts: Sequence[Prompt],
     params: SamplingParams,
-    watch: Callable[[Update], None] = lambda update: None,
+    watch: Callable[[float], None] = lambda share: None,
 ) -> DecodeRun:
     """Complete prompts as one batch and time it from the first drafted iteration to the first request's end.
 
@@ -56,7 +57,7 @@ def decode_run(
     params : SamplingParams
         For all; ``max_tokens`` must leave two iterations after the first.
     watch : callable, optional
-        Called with every update.
+        Told which share of the run is done.
 
     Raises
     ------
@@ -69,8 +70,10 @@ def decode_run(
     lengths: dict[str, int] = {}
     ended = 0
     seen = 0
+    progress = BatchProgress(len(prompts), params.max_tokens or 1)
     for update in engine.stream(prompts, params):
-        watch(update)
+        progress.see(update)
+        watch(progress.done / len(prompts))
         output = update.output
         if output.error:
             raise ResultError(f"prompt {output.request_id}: {output.error}")

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.llm import LLM, Prompt
-from vegas_spec.engine.outputs import Update
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.decode_speed import DecodeRun, decode_run
 from vegas_spec.eval.journal import Journal
-from vegas_spec.eval.progress import BatchProgress, Watch, unwatched
+from vegas_spec.eval.progress import Watch, unwatched
 from vegas_spec.eval.tuning import Measurement
 
 
@@ -78,11 +77,7 @@ class WorkloadSpeed:
         return Measurement(**self._journal[key])
 
     def _run(self, engine: LLM, key: str, repeat: int) -> DecodeRun:
-        progress = BatchProgress(len(self._prompts), self._params.max_tokens or 1)
-
-        def see(update: Update) -> None:
-            progress.see(update)
-            part = (repeat + progress.done / len(self._prompts)) / self._repeats
-            self._watch(key, self._done + part, self._settings)
+        def see(share: float) -> None:
+            self._watch(key, self._done + (repeat + share) / self._repeats, self._settings)
 
         return decode_run(engine, self._prompts, self._params, see)

@@ -1,0 +1,256 @@
+"""How fast decoding is: sides x contexts x batches x temperatures on one model, in the embedded engine or in vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.sampling_params import SamplingParams
+from vegas_spec.eval.cost_model import ModelSize, memory_bound
+from vegas_spec.eval.decode_speed import DecodeRun, decode_run
+from vegas_spec.eval.journal import Journal
+from vegas_spec.eval.progress import Watch, unwatched
+from vegas_spec.eval.results import EngineName, ThroughputRow
+from vegas_spec.eval.variants import Variant
+from vegas_spec.eval.vllm_side import Case, measure_side, speculative_config
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What sides are compared at."""
+
+    context: int
+    batch: int
+    temperature: float
+
+    @property
+    def key(self) -> str:
+        """Identifies it among the shapes of a run."""
+        return f"{self.context} x {self.batch}, temperature {self.temperature:g}"
+
+
+PromptsOf = Callable[[int, int], Sequence[Sequence[int]]]
+"""Token ids of prompts: so many tokens each, and how many."""
+
+
+def measure_embedded(
+    llm: LLM,
+    variants: Sequence[Variant],
+    shapes: Sequence[Shape],
+    prompts_of: PromptsOf,
+    max_tokens: int,
+    repeats: int,
+    journal: Journal,
+    watch: Watch = unwatched,
+    attention: str = "torch",
+) -> list[ThroughputRow]:
+    """Time every side at every shape in the embedded engine; sides take turns, so that all see the same machine.
+
+    Parameters
+    ----------
+    llm : LLM
+        The model; its ``max_num_seqs`` is at least the largest batch.
+    variants, shapes : sequence
+        What to compare, at what.
+    prompts_of : callable
+        See `PromptsOf`.
+    max_tokens, repeats : int
+        Of each output; timed runs of each side.
+    journal : Journal
+        Takes every run; what it has is not measured again.
+    watch : callable, optional
+        See `vegas_spec.eval.progress.Watch`; the parts are runs.
+    attention : str
+        The engine's.
+
+    """
+    engines = [(variant, llm.with_config(**variant.config.to_dict())) for variant in variants]
+    total, done = len(engines) * len(shapes) * repeats, 0
+    for shape in shapes:
+        runs = [
+            (f"{shape.key} | {variant.key} | {repeat}", variant, engine)
+            for repeat in range(repeats)
+            for variant, engine in engines
+        ]
+        missing = [run for run in runs if run[0] not in journal]
+        done += len(runs) - len(missing)
+        if not missing:
+            continue
+        prompts: list[Prompt] = [
+            {"prompt_token_ids": list(tokens)} for tokens in prompts_of(shape.context, shape.batch)
+        ]
+        params = SamplingParams(temperature=shape.temperature, max_tokens=max_tokens, seed=0, ignore_eos=True)
+        for key, variant, engine in missing:
+            see = functools.partial(_see, watch, f"{shape.key}: {variant.key}", done, total)
+            journal.append(key, dataclasses.asdict(decode_run(engine, prompts, params, see)))
+            done += 1
+    size = ModelSize.of(llm.model)
+    rows = []
+    for shape in shapes:
+        for variant in variants:
+            taken = [journal[f"{shape.key} | {variant.key} | {repeat}"] for repeat in range(repeats)]
+            rows.append(_embedded_row(shape, variant, [DecodeRun(**run) for run in taken], size))
+    # In the kernels scores come from inside the attention, which the engine's clock does not see.
+    return rows if attention == "torch" else [_with_overhead(row, rows) for row in rows]
+
+
+def measure_vllm(
+    variants: Sequence[Variant],
+    shapes: Sequence[Shape],
+    prompts_of: PromptsOf,
+    max_tokens: int,
+    repeats: int,
+    engine: Mapping[str, Any],
+    log: Path,
+    journal: Journal,
+    watch: Watch = unwatched,
+) -> list[ThroughputRow]:
+    """Time every side at every shape in vLLM, one side after the other, each engine in a process of its own.
+
+    Parameters
+    ----------
+    engine : mapping
+        Arguments of `vllm.LLM` for all sides.
+    log : Path
+        Takes what vLLM logs; kept if it fails.
+
+    Other parameters are those of `measure_embedded`; a shape of a side is one part of the work.
+
+    Raises
+    ------
+    ConfigError
+        If the plugin does not support a side, before anything is measured.
+    ResultError
+        If a process fails.
+
+    """
+    sides = [(variant, speculative_config(variant.config)) for variant in variants]
+    total, done = len(sides) * len(shapes), 0
+    for variant, speculative in sides:
+        keys = {f"{shape.key} | {variant.key}": shape for shape in shapes}
+        missing = {key: shape for key, shape in keys.items() if key not in journal}
+        done += len(keys) - len(missing)
+        if not missing:
+            continue
+        watch(f"{variant.key}: starting vLLM", done, total)
+        cases = [Case(key, prompts_of(at.context, at.batch), at.temperature) for key, at in missing.items()]
+        arguments = {**engine, "speculative_config": speculative}
+        size: ModelSize | None = None
+        for found in measure_side(arguments, cases, max_tokens, repeats, log):
+            if isinstance(found, ModelSize):
+                size = found
+            else:
+                key, measured = found
+                journal.append(
+                    key, {**dataclasses.asdict(measured), "size": dataclasses.asdict(size or ModelSize(0, 0))}
+                )
+                done += 1
+            watch(f"{variant.key}: measured" if done == total else variant.key, done, total)
+    rows = [
+        _vllm_row(shape, variant, journal[f"{shape.key} | {variant.key}"]) for shape in shapes for variant in variants
+    ]
+    return [_with_overhead(row, rows) for row in rows]
+
+
+def predicted_speedup(
+    size: ModelSize, context: int, batch: int, gamma: int, accepted: float | None, share: float
+) -> float | None:
+    """Speed-up of a memory-bound decoder with this acceptance; None for plain decoding.
+
+    Parameters
+    ----------
+    share : float
+        Of the cache that a draft step reads.
+
+    """
+    if accepted is None or not size.weight_bytes:
+        return None
+    floors = memory_bound(size.weight_bytes, size.kv_bytes_per_token * context * batch, share)
+    return floors.speedup(gamma, accepted)
+
+
+def _embedded_row(shape: Shape, variant: Variant, runs: Sequence[DecodeRun], size: ModelSize) -> ThroughputRow:
+    plain, config = variant.config.policy == "full", variant.config
+    accepted = None if plain else statistics.mean(run.accepted_per_iteration for run in runs)
+    by_position = [statistics.mean(each) for each in zip(*(run.accepted_by_position for run in runs), strict=True)]
+    phases = {name: statistics.median(run.milliseconds[name] for run in runs) for name in runs[0].milliseconds}
+    selection = phases.pop("selection")
+    share = statistics.mean(run.draft_kv_share for run in runs)
+    gamma = config.num_speculative_tokens
+    return _row(
+        shape,
+        variant,
+        "embedded",
+        tokens_per_second=[run.tokens_per_second for run in runs],
+        accepted_per_iteration=accepted,
+        accepted_per_position=None if plain else by_position,
+        milliseconds=phases,
+        selection_overhead=selection / _verification(phases, selection, config.policy) if selection else None,
+        predicted_speedup=predicted_speedup(size, shape.context, shape.batch, gamma, accepted, share),
+    )
+
+
+def _verification(phases: Mapping[str, float], selection: float, policy: str) -> float:
+    """Time of a verification without scores: vegas scores within it, others in drafts or in passes of their own."""
+    return phases["verify"] + phases["select"] - selection if policy == "vegas" else phases["verify"]
+
+
+def _vllm_row(shape: Shape, variant: Variant, measured: Mapping[str, Any]) -> ThroughputRow:
+    config = variant.config
+    figures = {name: value for name, value in measured.items() if name != "size"}
+    read = shape.context if variant.reads_everything else config.budget(shape.context)
+    return _row(
+        shape,
+        variant,
+        "vllm",
+        **figures,
+        predicted_speedup=predicted_speedup(
+            ModelSize(**measured["size"]),
+            shape.context,
+            shape.batch,
+            config.num_speculative_tokens,
+            measured["accepted_per_iteration"],
+            read / shape.context,
+        ),
+    )
+
+
+def _see(watch: Watch, label: str, done: int, total: int, share: float) -> None:
+    watch(label, done + share, total)
+
+
+def _row(shape: Shape, variant: Variant, engine: EngineName, **figures: Any) -> ThroughputRow:
+    return ThroughputRow(
+        policy=variant.label,
+        config={} if variant.config.policy == "full" else variant.config.to_dict(),
+        engine=engine,
+        context=shape.context,
+        batch=shape.batch,
+        temperature=shape.temperature,
+        **figures,
+    )
+
+
+def _with_overhead(row: ThroughputRow, rows: Sequence[ThroughputRow]) -> ThroughputRow:
+    """Add selection's overhead as seen from outside: against a side that verifies as many rows and selects nothing."""
+    if row.milliseconds is None or not _selects(row):
+        return row
+
+    def point(of: ThroughputRow) -> tuple[Any, ...]:
+        return of.context, of.batch, of.temperature, of.config["num_speculative_tokens"]
+
+    for other in rows:
+        if other.config and other.milliseconds is not None and not _selects(other) and point(other) == point(row):
+            spent = row.milliseconds["verify"] + row.milliseconds.get("select", 0.0)
+            return dataclasses.replace(row, selection_overhead=spent / other.milliseconds["verify"] - 1)
+    return row
+
+
+def _selects(row: ThroughputRow) -> bool:
+    return bool(row.config) and row.config["policy"] not in ("dense", "stream")

@@ -1,0 +1,174 @@
+"""Decoding speed of one vLLM engine, in a process of its own: ``python -m vegas_spec.vllm.decode_speed JOB``.
+
+JOB is a JSON file: ``engine``, arguments of `vllm.LLM`; ``cases``, each with ``key``, ``prompts`` (token ids) and
+``temperature``; ``max_tokens``; ``repeats``; ``out``, a file that gets one JSON line when the engine has started and
+one for every case as soon as it is measured. `vegas_spec.eval.vllm_side` writes such jobs.
+
+Decode tokens/s are those of the steps in which all requests decode: from the last request's first token to the first
+request's end. A first short run warms up and leaves the prompts in the prefix cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import LLM, SamplingParams
+
+MARGIN = 3
+"""Steps left out after the last request's first token, which the prompts' last chunks may share."""
+
+WARM_UP_TOKENS = 64
+
+
+class Timers:
+    """Device time of drafts and of whole iterations, by CUDA events on the worker's stream; nothing waits for them."""
+
+    def __init__(self, worker: Any) -> None:
+        self.events: list[tuple[Any, Any]] = []
+        speculator = getattr(worker.model_runner, "speculator", None)
+        if speculator is None or not torch.cuda.is_available():
+            return
+        propose = speculator.propose
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            drafts = propose(*args, **kwargs)
+            end.record()
+            self.events.append((begin, end))
+            return drafts
+
+        speculator.propose = timed
+
+    def read(self) -> dict[str, float] | None:
+        """Medians in milliseconds since the last reading: drafting, and all else in an iteration (verification)."""
+        events, self.events = self.events, []
+        if len(events) < 10:
+            return None
+        torch.cuda.synchronize()
+        drafts = [begin.elapsed_time(end) for begin, end in events]
+        iterations = [before[1].elapsed_time(now[1]) for before, now in itertools.pairwise(events)]
+        rest = [iteration - draft for iteration, draft in zip(iterations, drafts[1:], strict=True)]
+        return {"draft": statistics.median(drafts), "verify": statistics.median(rest)}
+
+
+def install_timers(worker: Any) -> None:
+    """On a worker."""
+    worker.vegas_timers = Timers(worker)
+
+
+def read_timers(worker: Any) -> dict[str, float] | None:
+    """On a worker; None where there are no CUDA events, or too few."""
+    times: dict[str, float] | None = worker.vegas_timers.read()
+    return times
+
+
+def model_size(worker: Any) -> dict[str, int]:
+    """On a worker: bytes of the weights that a step reads, and of K and V per token in layers with full attention."""
+    runner = worker.model_runner
+    named = dict(runner.model.named_parameters())
+    # An embedding that is also the output layer has one name; of one apart, a step reads few rows.
+    has_head = any("lm_head" in name for name in named)
+    weights = sum(
+        each.numel() * each.element_size() for name, each in named.items() if not (has_head and "embed_tokens" in name)
+    )
+    layers = runner.vllm_config.compilation_config.static_forward_context.values()
+    per_token = sum(
+        2 * layer.num_kv_heads * layer.head_size
+        for layer in layers
+        if hasattr(layer, "num_kv_heads") and getattr(layer, "sliding_window", None) is None
+    )
+    return {"weight_bytes": weights, "kv_bytes_per_token": per_token * runner.vllm_config.model_config.dtype.itemsize}
+
+
+class Side:
+    """An engine and its measurements."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.llm = LLM(**{**arguments, "disable_log_stats": False})
+        self.llm.collective_rpc(install_timers)
+        self.size: dict[str, int] = self.llm.collective_rpc(model_size)[0]
+        self._number = 0
+
+    def case(
+        self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int, repeats: int
+    ) -> dict[str, Any]:
+        """Measure one batch: tokens per second of each repeat, acceptance, milliseconds by phase."""
+        self._run(prompts, temperature, min(max_tokens, WARM_UP_TOKENS))
+        self.llm.collective_rpc(read_timers)
+        before = self._counters()
+        speeds = [self._run(prompts, temperature, max_tokens) for _ in range(repeats)]
+        if None in speeds:
+            raise SystemExit(f"outputs of {max_tokens} tokens are too short to time; raise --max-tokens")
+        now = self._counters()
+        drafts = now["drafts"] - before["drafts"]
+        by_position = [a - b for a, b in itertools.zip_longest(now["by_position"], before["by_position"], fillvalue=0)]
+        return {
+            "tokens_per_second": speeds,
+            "accepted_per_iteration": (now["accepted"] - before["accepted"]) / drafts if drafts else None,
+            "accepted_per_position": [count / drafts for count in by_position] if drafts else None,
+            "milliseconds": self.llm.collective_rpc(read_timers)[0],
+        }
+
+    def _run(self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> float | None:
+        """Generate for all prompts at once; tokens per second while all of them decode, None for too few steps."""
+        engine: Any = self.llm.llm_engine
+        params = SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+        done: dict[str, int] = {}
+        for prompt in prompts:
+            self._number += 1
+            done[str(self._number)] = 0
+            engine.add_request(str(self._number), {"prompt_token_ids": list(prompt)}, params)
+        marks: list[tuple[float, int]] = []
+        ended = False
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                done[output.request_id] = len(output.outputs[0].token_ids)
+                ended = ended or output.finished
+            if all(done.values()) and not ended:
+                marks.append((time.perf_counter(), sum(done.values())))
+        marks = marks[MARGIN:]
+        if len(marks) < 2:
+            return None
+        (begin, before), (end, after) = marks[0], marks[-1]
+        return (after - before) / (end - begin)
+
+    def _counters(self) -> dict[str, Any]:
+        found = {metric.name: metric for metric in self.llm.get_metrics()}
+
+        def value(name: str, field: str, absent: Any) -> Any:
+            return getattr(found.get(f"vllm:spec_decode_{name}"), field, absent)
+
+        return {
+            "drafts": value("num_drafts", "value", 0),
+            "accepted": value("num_accepted_tokens", "value", 0),
+            "by_position": value("num_accepted_tokens_per_pos", "values", []),
+        }
+
+
+def main(path: str) -> None:
+    """Run a job."""
+    job = json.loads(Path(path).read_text(encoding="utf-8"))
+    with Path(job["out"]).open("a", encoding="utf-8") as out:
+
+        def say(**fields: Any) -> None:
+            out.write(json.dumps(fields) + "\n")
+            out.flush()
+
+        side = Side(job["engine"])
+        say(size=side.size)
+        for case in job["cases"]:
+            measured = side.case(case["prompts"], case["temperature"], job["max_tokens"], job["repeats"])
+            say(key=case["key"], measured=measured)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
