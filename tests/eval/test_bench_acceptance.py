@@ -152,7 +152,7 @@ def test_settings_of_a_run() -> None:
         "vegas gamma=4 budget=0.2",
         "vegas gamma=6 budget=0.1",
     ]
-    assert keys(["dense", "full"], [0.1, 0.2], [4]) == ["dense gamma=4 budget=1", "full gamma=1 budget=1"]
+    assert keys(["dense", "full"], [0.1, 0.2], [4]) == ["dense gamma=4", "full"]
     assert keys(["vegas:kv_budget=0.3:rows=all"], [0.1, 0.2]) == ["vegas:kv_budget=0.3:rows=all gamma=6 budget=0.3"]
     [variant] = variants(["vegas:kv_budget_max=400:score=logit"], kv_budget_min=100)
     assert variant.config == VegasConfig(kv_budget_min=100, kv_budget_max=400, score="logit")
@@ -200,3 +200,16 @@ def test_the_bootstrap_covers_a_known_mean_about_as_often_as_it_says() -> None:
     assert bootstrap_mean([2.0]) == bootstrap_mean([2.0, 2.0, 2.0])
     with pytest.raises(ValueError, match="at least one"):
         bootstrap_mean([])
+
+
+def test_a_trace_tells_recall_and_overlap(chat_model: str, tmp_path: Path) -> None:
+    out = tmp_path / "acceptance.json"
+    settings = ["--policies", "vegas,oracle,dense", "--gammas", "3", "--kv-budget-min", "8", "--trace", "2"]
+    assert run(app, ["bench", "acceptance", chat_model, *WORKLOAD, *settings, "--out", str(out)]) == 0
+    rows = load(out).rows
+    for row in rows:
+        assert len(row.overlap_by_distance) == 3
+        assert all(0 <= share <= 1 for share in row.overlap_by_distance)
+    recalls = {row.policy: row.recall for row in rows}
+    assert recalls["oracle"] == recalls["dense"] == pytest.approx(1)
+    assert 0 < recalls["vegas"] < 1

@@ -143,6 +143,8 @@ def test_stored_prompts_are_left_out_cut_and_shuffled(encoder: Encoder, tmp_path
     path = written(tmp_path, "jsonl")
     lengths = [len(each.prompt["prompt_token_ids"]) for each in build(encoder, f"jsonl:file={path}")]
     assert lengths == [42, 402, 2002]
+    names = [each.name for each in build(encoder, f"jsonl:file={path}")]
+    assert len(set(names)) == len(names)  # though all begin alike
     [cut] = build(encoder, f"jsonl:file={path}", min_tokens=403, max_tokens=1000)
     assert len(cut.prompt["prompt_token_ids"]) == 1000
     assert encoder.decode(cut.prompt["prompt_token_ids"]).endswith("one >")

@@ -35,6 +35,15 @@ def acceptance(
     min_prompt_tokens: Annotated[int | None, typer.Option("--min-prompt-tokens", help="Of each prompt.")] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option("--max-prompt-tokens", help="Of each prompt.")] = None,
     batch: Annotated[int, typer.Option("--batch", help="Prompts that run at once.")] = 8,
+    trace: Annotated[
+        int,
+        typer.Option(
+            "--trace",
+            metavar="N",
+            min=0,
+            help="Measure recall and overlap at every N-th iteration; slow, and seconds are then not the policy's.",
+        ),
+    ] = 0,
     kv_budget_min: flags.KvBudgetMin = 256,
     max_tokens: flags.MaxTokens = 128,
     temperature: flags.Temperature = 0.0,
@@ -93,6 +102,7 @@ def acceptance(
         "temperature": temperature,
         "seed": seed,
         "ignore_eos": ignore_eos,
+        "trace_every": trace,
         "kv_budget_min": kv_budget_min,
         "workloads": list(asked),
         **common,
@@ -100,7 +110,9 @@ def acceptance(
     run = {"kind": "acceptance", "model": model, "hardware": hardware(), **settings}
     with runs.journal_of(out, run, restart, console) as journal:
         with runs.progress_of(console) as watch:
-            rows = bench.measure_acceptance(llm, compared, asked, params, journal, watch)
+            rows = bench.measure_acceptance(
+                llm, compared, asked, params, journal, batch=batch, trace_every=trace, watch=watch
+            )
         result = Result.of_this_run("acceptance", Path(model).name, settings, rows)
         runs.store(result, journal, out, csv, console)
     if as_json:

@@ -45,12 +45,7 @@ def throughput(
     restart: runs.Restart = False,
     as_json: flags.Json = False,
     attention: runs.Attention = "torch",
-    engine_args: Annotated[
-        str,
-        typer.Option(
-            "--engine-args", help="JSON, further arguments of vllm.LLM for all sides.", rich_help_panel="Loading"
-        ),
-    ] = "{}",
+    engine_args: runs.EngineArgs = "{}",
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
@@ -84,7 +79,7 @@ def throughput(
         for temperature in runs.numbers(temperatures, "--temperatures", float)
     ]
     spec = parse(workload)
-    arguments = _engine_args(engine, engine_args)
+    arguments = runs.read_engine_args(engine, engine_args)
     most = max(shape.batch for shape in shapes)
 
     def prompts_of(context: int, batch: int) -> list[list[int]]:
@@ -170,15 +165,3 @@ def table(rows: Sequence[ThroughputRow]) -> Table:
             " ".join(f"{phase} {value:.1f}" for phase, value in times.items()),
         )
     return shown
-
-
-def _engine_args(engine: str, text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise UsageError(f"--engine-args must be a JSON object of arguments of vllm.LLM; got {text!r}")
-    if arguments and engine != "vllm":
-        raise UsageError("--engine-args are vLLM's; give --engine vllm, or leave them out")
-    return arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,10 @@ Restart = Annotated[
 ]
 Attention = Annotated[
     str, typer.Option("--attention", help="torch, or kernels (half precision, GPU).", rich_help_panel="Loading")
+]
+EngineArgs = Annotated[
+    str,
+    typer.Option("--engine-args", help="JSON, further arguments of vllm.LLM.", rich_help_panel="Loading"),
 ]
 WorkloadOption = Annotated[
     list[str] | None,
@@ -145,3 +150,23 @@ def numbers(text: str, option: str, kind: type[int] | type[float]) -> list[Any]:
         what = "whole numbers" if kind is int else "numbers"
         raise UsageError(f"{option} must be {what} separated by commas; got {text!r}")
     return values
+
+
+def read_engine_args(engine: str, text: str) -> dict[str, Any]:
+    """Read vLLM's further arguments.
+
+    Raises
+    ------
+    UsageError
+        If they are no JSON object, or the engine is not vLLM.
+
+    """
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise UsageError(f"--engine-args must be a JSON object of arguments of vllm.LLM; got {text!r}")
+    if arguments and engine != "vllm":
+        raise UsageError("--engine-args are vLLM's; give --engine vllm, or leave them out")
+    return arguments

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from vegas_spec.cli import options as flags
-from vegas_spec.cli import runs
+from vegas_spec.cli import runs, tuning_curves
 from vegas_spec.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from vegas_spec.eval.results import TuningRow
-
-_TITLES = {
-    1: "Step 1: the budget, until acceptance stops growing",
-    2: "Step 2: gamma, by decoding speed",
-    3: "Step 3: the budget again, by decoding speed",
-}
-_BAR = 30
+    from vegas_spec.eval.journal import Journal
+    from vegas_spec.eval.progress import Watch
+    from vegas_spec.eval.tuning import Measure
 
 
 def tune(
@@ -71,6 +63,7 @@ def tune(
     restart: runs.Restart = False,
     as_json: flags.Json = False,
     attention: runs.Attention = "torch",
+    engine_args: runs.EngineArgs = "{}",
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
@@ -87,11 +80,11 @@ def tune(
     from vegas_spec.eval.environment import environment, hardware
     from vegas_spec.eval.results import Result
     from vegas_spec.eval.tuning import AROUND, BUDGETS, GAMMAS, Tuner
-    from vegas_spec.eval.workload_speed import WorkloadSpeed
-    from vegas_spec.eval.workloads import Encoder, parse
+    from vegas_spec.eval.workloads import Encoder, WorkloadPrompt, parse
 
-    check_choice("engine", engine, ["embedded"])
+    check_choice("engine", engine, ["embedded", "vllm"])
     check_int("repeats", repeats, 1)
+    check_int("prompts", prompts, 1)
     console = Console(stderr=True)
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, ignore_eos=True)
     spec = parse(workload)
@@ -106,50 +99,72 @@ def tune(
     )
     tried_budgets = BUDGETS if budgets is None else runs.numbers(budgets, "--budgets", float)
     tried_gammas = GAMMAS if gammas is None else runs.numbers(gammas, "--gammas", int)
-    for option in [{"kv_budget": each} for each in tried_budgets] + [
-        {"num_speculative_tokens": e} for e in tried_gammas
-    ]:
-        VegasConfig.from_dict({**base.to_dict(), **option})
+    for name, values in (("kv_budget", tried_budgets), ("num_speculative_tokens", tried_gammas)):
+        for value in values:
+            VegasConfig.from_dict({**base.to_dict(), name: value})
     if policy in ("dense", "full"):
         raise UsageError(f"policy {policy} has no budget to tune; tune vegas, or a baseline that selects")
-    llm = flags.load(
-        model,
-        console,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        max_model_len=max_model_len,
-        max_num_seqs=prompts,
-        attention=attention,
-    )
-    common = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
-    texts = spec.build(Encoder.of(llm), llm.max_model_len - max_tokens, **common)
+    arguments = runs.read_engine_args(engine, engine_args)
+    settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype}
+
+    def texts_for(encoder: Encoder, length: int) -> list[WorkloadPrompt]:
+        common = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
+        return spec.build(encoder, length - max_tokens, **common)
+
+    measure_with: Callable[[Journal, Watch, int], Measure]
+    if engine == "vllm":
+        from vegas_spec.engine.model import load_tokenizer, read_context_length
+        from vegas_spec.eval.vllm_side import check_vllm, speculative_config
+        from vegas_spec.eval.vllm_speed import VllmSpeed
+
+        check_vllm()
+        speculative_config(base)
+        place = flags.place_of(model, console)
+        context = max_model_len or read_context_length(place, revision)
+        texts = texts_for(Encoder(load_tokenizer(place, revision), model), context)
+        tokens = [each.prompt["prompt_token_ids"] for each in texts]
+        vllm_args: dict[str, Any] = {"model": place, "dtype": dtype, "max_num_seqs": len(texts)}
+        vllm_args |= {"max_model_len": min(context, max(map(len, tokens)) + max_tokens + 64)}
+        vllm_args |= {**({"revision": revision} if revision else {}), **arguments}
+        log = result.with_name(f"{result.name}.vllm.log")
+
+        def measure_with(journal: Journal, watch: Watch, most: int) -> Measure:
+            return VllmSpeed(vllm_args, tokens, temperature, max_tokens, repeats, log, journal, watch, most)
+
+        settings["engine_args"] = arguments
+    else:
+        from vegas_spec.eval.workload_speed import WorkloadSpeed
+
+        llm = flags.load(
+            model,
+            console,
+            dtype=dtype,
+            device=device,
+            revision=revision,
+            max_model_len=max_model_len,
+            max_num_seqs=prompts,
+            attention=attention,
+        )
+        texts = texts_for(Encoder.of(llm), llm.max_model_len)
+
+        def measure_with(journal: Journal, watch: Watch, most: int) -> Measure:
+            return WorkloadSpeed(llm, [each.prompt for each in texts], params, repeats, journal, watch, most)
+
+        settings["dtype"] = str(llm.model.dtype).removeprefix("torch.")
+        settings |= {"device": str(llm.model.device), "attention": attention}
     lengths = [len(each.prompt["prompt_token_ids"]) for each in texts]
-    settings: dict[str, Any] = {
-        "engine": engine,
-        "workload": workload,
-        "context": round(statistics.mean(lengths)),
-        "batch": len(texts),
-        "dtype": str(llm.model.dtype).removeprefix("torch."),
-        "device": str(llm.model.device),
-        "attention": attention,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": seed,
-        "repeats": repeats,
-        "base": base.to_dict(),
-        "lengths": lengths,
-    }
+    settings |= {"context": round(statistics.mean(lengths)), "batch": len(texts), "lengths": lengths}
+    settings |= {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "repeats": repeats}
+    settings["base"] = base.to_dict()
     run = {"kind": "tuning", "model": model, "hardware": hardware(), **settings}
     with runs.journal_of(result, run, restart, console) as journal:
         with runs.progress_of(console) as watch:
             most = 1 + 2 * len(tried_budgets) + len(tried_gammas) + len(AROUND)
-            measure = WorkloadSpeed(llm, [each.prompt for each in texts], params, repeats, journal, watch, most)
+            measure = measure_with(journal, watch, most)
             plain = measure(VegasConfig(policy="full", num_speculative_tokens=1, kv_budget=1.0))
             tuner = Tuner(measure, base, plain, tried_budgets, tried_gammas)
             config = tuner.run()
-        settings["plain_tokens_per_second"] = plain.tokens_per_second
-        settings["chosen"] = config.to_dict()
+        settings |= {"plain_tokens_per_second": plain.tokens_per_second, "chosen": config.to_dict()}
         stored = Result.of_this_run("tuning", Path(model).name, settings, tuner.rows)
         about = environment()
         tuned_on = {"model": Path(model).name, "hardware": about["hardware"]}
@@ -161,42 +176,5 @@ def tune(
         runs.store(stored, journal, result, csv, console)
     if as_json:
         typer.echo(json.dumps(stored.to_dict()))
-        return
-    for step, title in _TITLES.items():
-        runs.print_table(curve(title, [row for row in tuner.rows if row.step == step], step))
-    best = tuner.measured[config.num_speculative_tokens, config.kv_budget]
-    default = tuner.measured.get((VegasConfig.num_speculative_tokens, VegasConfig.kv_budget))
-    typer.echo(f"{out}: gamma {config.num_speculative_tokens}, budget {config.kv_budget:.1%}")
-    typer.echo(f"  {best.speed:.1f} tokens/s, {best.speed / plain.speed:.2f} of plain decoding's {plain.speed:.1f}")
-    if best.speed < plain.speed:
-        typer.echo("  drafting does not gain here: decode plainly (--policy full), or tune on longer prompts")
-    if default is not None:
-        typer.echo(f"  {best.speed / default.speed:.2f} of the defaults' {default.speed:.1f}")
-
-
-def curve(title: str, points: Sequence[TuningRow], step: int) -> Table:
-    """Show one step's curve: a line per point, with a bar of what the step looks at."""
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in ("gamma" if step == 2 else "budget", "accepted", "tokens/s", "predicted"):
-        shown.add_column(column, justify="right")
-    shown.add_column("accepted" if step == 1 else "tokens/s")
-    heights = [_height(point, step) for point in points]
-    most = max((height for height in heights if height is not None), default=1.0)
-    for point, height in sorted(zip(points, heights, strict=True), key=lambda pair: pair[0].value):
-        speeds = point.tokens_per_second
-        bar = "" if height is None else "█" * max(1, round(_BAR * height / most)) if most > 0 else ""
-        mark = "  <- chosen" if point.chosen else "  ruled out by the cost model" if height is None else ""
-        shown.add_row(
-            f"{point.value:g}" if step == 2 else f"{point.value:.1%}",
-            "" if point.accepted_per_iteration is None else f"{point.accepted_per_iteration:.2f}",
-            "" if speeds is None else f"{statistics.median(speeds):.1f} ({min(speeds):.1f}-{max(speeds):.1f})",
-            "" if point.predicted_tokens_per_second is None else f"{point.predicted_tokens_per_second:.1f}",
-            Text.assemble((bar, "green" if point.chosen else ""), (mark, "bold" if point.chosen else "dim")),
-        )
-    return shown
-
-
-def _height(point: TuningRow, step: int) -> float | None:
-    if step == 1:
-        return point.accepted_per_iteration
-    return None if point.tokens_per_second is None else statistics.median(point.tokens_per_second)
+    else:
+        tuning_curves.show(tuner, config, plain, out)

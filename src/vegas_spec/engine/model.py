@@ -200,6 +200,23 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     return tokenizer
 
 
+def read_context_length(name: str, revision: str | None = None) -> int:
+    """Most tokens that a model was made for, from its configuration alone; names are those of `load_model`.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be found or read.
+
+    """
+    source, options = _source(name, revision)
+    from transformers import AutoConfig
+
+    with _explained(name):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+        return int(config.get_text_config().max_position_embeddings)
+
+
 def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     path = Path(name).expanduser()
     if revision is not None and (path.suffix == ".gguf" or path.is_dir()):

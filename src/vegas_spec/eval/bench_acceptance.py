@@ -11,6 +11,8 @@ from vegas_spec.config import ConfigError
 from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput
 from vegas_spec.engine.sampling_params import SamplingParams
+from vegas_spec.engine.trace import IterationTrace, SelectionTrace
+from vegas_spec.engine.trace import summarise as summarise_trace
 from vegas_spec.eval.intervals import Interval, bootstrap_mean
 from vegas_spec.eval.journal import Journal
 from vegas_spec.eval.progress import BatchProgress, Watch, unwatched
@@ -25,14 +27,17 @@ def measure_acceptance(
     workloads: Mapping[str, Sequence[WorkloadPrompt]],
     params: SamplingParams,
     journal: Journal,
+    *,
+    batch: int = 8,
+    trace_every: int = 0,
     watch: Watch = unwatched,
 ) -> list[AcceptanceRow]:
-    """Complete every prompt with every variant.
+    """Complete every prompt with every variant; a prompt is read once, for all of them.
 
     Parameters
     ----------
     llm : LLM
-        The model; its ``max_num_seqs`` is how many prompts run at once.
+        The model.
     variants : sequence of Variant
         What to compare.
     workloads : mapping
@@ -41,6 +46,11 @@ def measure_acceptance(
         For all completions.
     journal : Journal
         Takes every row as it comes; what it has already is not measured again.
+    batch : int
+        Prompts that run at once; at most the engine's ``max_num_seqs``.
+    trace_every : int
+        Look at the selection of every so many-th iteration, for recall and overlap; 0 for none. It takes time: of a run
+        with it, times are not the policy's.
     watch : callable, optional
         See `vegas_spec.eval.progress.Watch`; the parts are prompts.
 
@@ -62,23 +72,30 @@ def measure_acceptance(
             raise ConfigError("policy full drafts nothing, so it has no acceptance; leave it out")
     engines = [(variant, llm.with_config(**variant.config.to_dict())) for variant in variants]
     total = len(variants) * sum(map(len, workloads.values()))
-    done = 0.0
+    done = 0
     for workload, prompts in workloads.items():
-        for variant, engine in engines:
-            keys = [_key(workload, variant, prompt) for prompt in prompts]
-            missing = [at for at, key in enumerate(keys) if key not in journal]
-            done += len(prompts) - len(missing)
-            label = f"{workload}: {variant.key}"
-            watch(label, done, total)
-            progress = BatchProgress(len(missing), params.max_tokens or 1)
-            for update in engine.stream([prompts[at].prompt for at in missing], params):
-                progress.see(update)
-                if update.output.finished:
-                    at = missing[int(update.output.request_id)]
-                    row = acceptance_row(variant, workload, prompts[at], update.output)
-                    journal.append(keys[at], dataclasses.asdict(row))
-                watch(label, done + progress.done, total)
-            done += len(missing)
+        for begin in range(0, len(prompts), batch):
+            chosen = prompts[begin : begin + batch]
+            missing = [
+                (variant, engine, [each for each in chosen if _key(workload, variant, each) not in journal])
+                for variant, engine in engines
+            ]
+            done += len(engines) * len(chosen) - sum(len(left) for _, _, left in missing)
+            wanted = [each for each in chosen if any(each in left for _, _, left in missing)]
+            watch(f"{workload}: reading {len(wanted)} prompts", done, total)
+            read = dict(zip((each.name for each in wanted), llm.prefill([each.prompt for each in wanted]), strict=True))
+            for variant, engine, left in missing:
+                progress = BatchProgress(len(left), params.max_tokens or 1)
+                trace = SelectionTrace(positions=False, every=trace_every) if trace_every else None
+                for update in engine.stream([read[each.name] for each in left], params, trace=trace):
+                    progress.see(update)
+                    if update.output.finished:
+                        prompt = left[int(update.output.request_id)]
+                        looked = trace.of(update.output.request_id) if trace else []
+                        row = acceptance_row(variant, workload, prompt, update.output, looked)
+                        journal.append(_key(workload, variant, prompt), dataclasses.asdict(row))
+                    watch(f"{workload}: {variant.key}", done + progress.done, total)
+                done += len(left)
     return [
         AcceptanceRow(**journal[_key(workload, variant, prompt)])
         for workload, prompts in workloads.items()
@@ -87,8 +104,14 @@ def measure_acceptance(
     ]
 
 
-def acceptance_row(variant: Variant, workload: str, prompt: WorkloadPrompt, output: RequestOutput) -> AcceptanceRow:
-    """Take the figures of a finished completion.
+def acceptance_row(
+    variant: Variant,
+    workload: str,
+    prompt: WorkloadPrompt,
+    output: RequestOutput,
+    iterations: Sequence[IterationTrace] = (),
+) -> AcceptanceRow:
+    """Take the figures of a finished completion, and of what was seen of its selections.
 
     Raises
     ------
@@ -98,7 +121,7 @@ def acceptance_row(variant: Variant, workload: str, prompt: WorkloadPrompt, outp
     """
     if output.error:
         raise ResultError(f"{variant.key}, prompt {prompt.name!r}: {output.error}")
-    stats, completion = output.stats, output.outputs[0]
+    stats, completion, seen = output.stats, output.outputs[0], summarise_trace(iterations)
     return AcceptanceRow(
         policy=variant.label,
         config=variant.config.to_dict(),
@@ -113,6 +136,8 @@ def acceptance_row(variant: Variant, workload: str, prompt: WorkloadPrompt, outp
         accepted_per_position=stats.accepted_per_position,
         proposed_per_position=stats.drafted_per_position,
         draft_kv_share=stats.draft_kv_share,
+        recall=seen.recall if seen.iterations else None,
+        overlap_by_distance=seen.overlap_by_distance if seen.iterations else None,
         correct=prompt.correct(completion.text),
         seconds={**stats.seconds, "selection": stats.selection_seconds},
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.cost_model import ModelSize, memory_bound
 from vegas_spec.eval.decode_speed import DecodeRun, decode_run
@@ -82,9 +82,8 @@ def measure_embedded(
         done += len(runs) - len(missing)
         if not missing:
             continue
-        prompts: list[Prompt] = [
-            {"prompt_token_ids": list(tokens)} for tokens in prompts_of(shape.context, shape.batch)
-        ]
+        watch(f"{shape.key}: reading prompts", done, total)
+        prompts = llm.prefill([{"prompt_token_ids": list(each)} for each in prompts_of(shape.context, shape.batch)])
         params = SamplingParams(temperature=shape.temperature, max_tokens=max_tokens, seed=0, ignore_eos=True)
         for key, variant, engine in missing:
             see = functools.partial(_see, watch, f"{shape.key}: {variant.key}", done, total)

@@ -112,16 +112,16 @@ class ModelSize:
 
     Attributes
     ----------
-    weight_bytes : int
+    weight_bytes : float
         Per step. An embedding that is no output layer is not among them: a step reads few of its rows.
-    kv_bytes_per_token : int
+    kv_bytes_per_token : float
         Of the layers with full attention. Those with a sliding window are left out; their drafts read as much as
         verification does.
 
     """
 
-    weight_bytes: int
-    kv_bytes_per_token: int
+    weight_bytes: float
+    kv_bytes_per_token: float
 
     @classmethod
     def of(cls, model: Model) -> ModelSize:

@@ -53,9 +53,9 @@ class AcceptanceRow:
     draft_kv_share : float
         Share of the cache that draft steps really read.
     recall : float, optional
-        Share of the softmax weight, or of the positions, that an oracle would have chosen and the policy did.
+        Share of each draft step's own best positions, those that an oracle reads, that the policy had selected.
     overlap_by_distance : list of float, optional
-        Share that the KV sets of verified rows at distance 1, 2, ... have in common.
+        Share that the best positions of two verified rows at distance 1, 2, ... have in common.
     correct : float, optional
         Share of the expected answers that the completion contains, where the workload knows them.
     seconds : dict

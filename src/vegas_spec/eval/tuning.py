@@ -41,7 +41,7 @@ class Measurement:
     tokens_per_second : list of float
         Decoding speed, one per repeat.
     milliseconds : dict, optional
-        Per iteration: ``draft`` (all steps), ``verify``, ``select`` ..., where the engine tells.
+        Per iteration: ``draft`` (all steps), ``verify`` and what else there is, where the engine tells.
 
     """
 
@@ -146,9 +146,9 @@ class Tuner:
         if phases is None:
             # A verification takes about as long as a plain step; drafting takes the rest.
             return Costs(plain=plain, verify=plain, draft=max(0.0, whole - plain) / gamma)
-        total = sum(phases[name] for name in ("draft", "verify", "accept", "select"))
+        total = sum(phases.values())
         draft = whole * phases["draft"] / total
-        select = whole * phases["select"] / total
+        select = whole * phases.get("select", 0.0) / total
         return Costs(plain=plain, verify=whole - draft - select, draft=draft / gamma, select=select)
 
     def _expected_costs(self, budget: float) -> Costs:

@@ -23,7 +23,10 @@ class Variant:
     @property
     def key(self) -> str:
         """Identifies it among the variants of a run."""
-        return f"{self.label} gamma={self.config.num_speculative_tokens} budget={self.config.kv_budget:g}"
+        if self.config.policy == "full":
+            return self.label
+        budget = "" if self.reads_everything else f" budget={self.config.kv_budget:g}"
+        return f"{self.label} gamma={self.config.num_speculative_tokens}{budget}"
 
     @property
     def reads_everything(self) -> bool:

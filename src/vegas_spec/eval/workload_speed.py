@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.decode_speed import DecodeRun, decode_run
 from vegas_spec.eval.journal import Journal
 from vegas_spec.eval.progress import Watch, unwatched
 from vegas_spec.eval.tuning import Measurement
+from vegas_spec.eval.variants import Variant
 
 
 class WorkloadSpeed:
@@ -23,7 +25,7 @@ class WorkloadSpeed:
     llm : LLM
         The model, with room for all prompts in one batch.
     prompts : sequence
-        The workload.
+        The workload; read once, for all settings.
     params : SamplingParams
         For all prompts.
     repeats : int
@@ -49,6 +51,7 @@ class WorkloadSpeed:
     ) -> None:
         self._llm = llm
         self._prompts = prompts
+        self._read: Sequence[PrefilledPrompt] = ()
         self._params = params
         self._repeats = repeats
         self._journal = journal
@@ -58,8 +61,11 @@ class WorkloadSpeed:
 
     def __call__(self, config: VegasConfig) -> Measurement:
         """Run the workload with a config, `repeats` times."""
-        key = f"{config.policy} gamma={config.num_speculative_tokens} budget={config.kv_budget:g}"
+        key = Variant(config.policy, config).key
         if key not in self._journal:
+            if not self._read:
+                self._watch("reading prompts", self._done, self._settings)
+                self._read = self._llm.prefill(self._prompts)
             engine = self._llm.with_config(**config.to_dict())
             runs = [self._run(engine, key, repeat) for repeat in range(self._repeats)]
             measured = Measurement(
@@ -69,7 +75,9 @@ class WorkloadSpeed:
                 ],
                 tokens_per_second=[run.tokens_per_second for run in runs],
                 milliseconds={
-                    phase: statistics.median(run.milliseconds[phase] for run in runs) for phase in runs[0].milliseconds
+                    phase: statistics.median(run.milliseconds[phase] for run in runs)
+                    for phase in runs[0].milliseconds
+                    if phase != "selection"  # a part of the others
                 },
             )
             self._journal.append(key, dataclasses.asdict(measured))
@@ -80,4 +88,4 @@ class WorkloadSpeed:
         def see(share: float) -> None:
             self._watch(key, self._done + (repeat + share) / self._repeats, self._settings)
 
-        return decode_run(engine, self._prompts, self._params, see)
+        return decode_run(engine, self._read, self._params, see)

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from vllm import LLM, SamplingParams
 
+from vegas_spec.vllm.fall_back import LAYER_BYTES, Cost
+
 MARGIN = 3
 """Steps left out after the last request's first token, which the prompts' last chunks may share."""
 
@@ -71,22 +73,11 @@ def read_timers(worker: Any) -> dict[str, float] | None:
     return times
 
 
-def model_size(worker: Any) -> dict[str, int]:
-    """On a worker: bytes of the weights that a step reads, and of K and V per token in layers with full attention."""
-    runner = worker.model_runner
-    named = dict(runner.model.named_parameters())
-    # An embedding that is also the output layer has one name; of one apart, a step reads few rows.
-    has_head = any("lm_head" in name for name in named)
-    weights = sum(
-        each.numel() * each.element_size() for name, each in named.items() if not (has_head and "embed_tokens" in name)
-    )
-    layers = runner.vllm_config.compilation_config.static_forward_context.values()
-    per_token = sum(
-        2 * layer.num_kv_heads * layer.head_size
-        for layer in layers
-        if hasattr(layer, "num_kv_heads") and getattr(layer, "sliding_window", None) is None
-    )
-    return {"weight_bytes": weights, "kv_bytes_per_token": per_token * runner.vllm_config.model_config.dtype.itemsize}
+def model_size(vllm_config: Any) -> dict[str, float]:
+    """Bytes of a rank's weights that a step reads, and of K and V per token in layers with full attention."""
+    cost = Cost.estimate(vllm_config)
+    starting_kernels = vllm_config.model_config.hf_text_config.num_hidden_layers * LAYER_BYTES
+    return {"weight_bytes": cost.fixed - starting_kernels, "kv_bytes_per_token": cost.per_token}
 
 
 class Side:
@@ -95,7 +86,7 @@ class Side:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.llm = LLM(**{**arguments, "disable_log_stats": False})
         self.llm.collective_rpc(install_timers)
-        self.size: dict[str, int] = self.llm.collective_rpc(model_size)[0]
+        self.size = model_size(self.llm.llm_engine.vllm_config)
         self._number = 0
 
     def case(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def prompts_from(
     if wanted.seed:
         random.Random(wanted.seed).shuffle(ordered)
     prompts: list[WorkloadPrompt] = []
+    taken: Counter[str] = Counter()
     for record in ordered:
         name, kind, message, expected = to_prompt(record)
         if len(message.encode()) < wanted.min_tokens // 2:
@@ -120,6 +122,8 @@ def prompts_from(
         tokens = encoder.message(message)
         if len(tokens) < wanted.min_tokens:
             continue
+        taken[name] += 1
+        name = name if taken[name] == 1 else f"{name} ({taken[name]})"
         prompts.append(WorkloadPrompt(name, kind, cut_middle(tokens, wanted.max_tokens), expected))
         if len(prompts) == wanted.prompts:
             break
