@@ -10,6 +10,7 @@ from vegas_spec.config import Score
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_last_dim, check_tensor, refuse
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
+from vegas_spec.ops.register import register
 from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
 from vegas_spec.ops.tuning import SELECT, early_launch
 
@@ -189,8 +190,4 @@ def merge_heads(level: Tensor, score: str) -> Tensor:
     return to_levels(weights.sum(0, keepdim=True).log2(), "weight").int()
 
 
-_op = torch.library.custom_op(
-    "vegas_spec::select_kv", launch, mutates_args=("levels", "histogram", "slots", "positions"), device_types="cuda"
-)
-_op.register_kernel("cpu")(reference)
-_op.register_fake(lambda *_: None)
+register("select_kv", launch, reference, mutates=("levels", "histogram", "slots", "positions"))

@@ -11,6 +11,7 @@ import triton
 from torch import Tensor
 
 from vegas_spec.ops.checks import FLOATS, HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
+from vegas_spec.ops.register import register
 from vegas_spec.ops.sparse_kernel import sparse_kernel
 from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, shared_memory, sparse_splits, sparse_tuning
 
@@ -270,11 +271,4 @@ def reference(
         out[request] = ((logits - total).exp() @ value).view(heads, -1).to(out.dtype)
 
 
-_op = torch.library.custom_op(
-    "vegas_spec::sparse_attention",
-    launch,
-    mutates_args=("out", "partial_out", "partial_stats", "arrivals"),
-    device_types="cuda",
-)
-_op.register_kernel("cpu")(reference)
-_op.register_fake(lambda *_: None)
+register("sparse_attention", launch, reference, mutates=("out", "partial_out", "partial_stats", "arrivals"))

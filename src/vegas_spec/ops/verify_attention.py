@@ -20,6 +20,7 @@ from vegas_spec.ops.checks import (
 )
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import VerifyPlan, parts_of
+from vegas_spec.ops.register import register
 from vegas_spec.ops.tuning import early_launch
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS, verify_kernel
 
@@ -296,11 +297,9 @@ def reference(
                 histogram[slot] = torch.bincount(level[head, first:last].int(), minlength=LEVELS).int()
 
 
-_op = torch.library.custom_op(
-    "vegas_spec::verify_attention",
+register(
+    "verify_attention",
     launch,
-    mutates_args=("out", "lse", "levels", "histogram", "partial_out", "partial_stats", "arrivals"),
-    device_types="cuda",
+    reference,
+    mutates=("out", "lse", "levels", "histogram", "partial_out", "partial_stats", "arrivals"),
 )
-_op.register_kernel("cpu")(reference)
-_op.register_fake(lambda *_: None)
