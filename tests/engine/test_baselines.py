@@ -30,11 +30,10 @@ def what_happened(output: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
-def test_a_request_goes_alike_alone_in_a_batch_and_in_a_used_slot(family: str, policy: str) -> None:
+def test_a_request_goes_alike_alone_in_a_batch_and_in_a_used_slot(policy: str) -> None:
     """Else a slot's next request would draft over what the last one left, or requests would meet in a batch."""
-    prompts, params = as_prompts(PROMPTS), greedy(30)
-    runs = {count: make_llm(family, policy=policy, max_num_seqs=count, **READING) for count in (1, 2, 4)}
+    prompts, params = as_prompts(PROMPTS), greedy(16)
+    runs = {count: make_llm("gemma3_text", policy=policy, max_num_seqs=count, **READING) for count in (1, 3)}
     alone = [what_happened(runs[1].generate([prompt], params)[0]) for prompt in prompts]
     for llm in runs.values():
         assert [what_happened(output) for output in llm.generate(prompts, params)] == alone
@@ -79,11 +78,11 @@ def test_to_know_more_is_to_draft_better() -> None:
     """On random weights the differences are small but for the oracle's, so recall tells the others apart."""
     options = {"kv_budget": 0.2, "kv_budget_min": 32, "num_speculative_tokens": 2}
     llm = make_llm("llama", **options)
-    prompts = llm.prefill(as_prompts([random_prompt(200, seed=seed) for seed in range(4)]))
+    prompts = llm.prefill(as_prompts([random_prompt(200, seed=seed) for seed in range(2)]))
     accepted, recall = {}, {}
     for name in ("oracle", "vegas", "quest", "stream"):
         trace = SelectionTrace(positions=False)
-        outputs = llm.with_config(policy=name).generate(prompts, greedy(40), trace=trace)
+        outputs = llm.with_config(policy=name).generate(prompts, greedy(24), trace=trace)
         accepted[name] = sum(output.stats.accepted for output in outputs)
         recall[name] = trace.summary().recall
     assert accepted["oracle"] > 1.5 * max(accepted[name] for name in ("vegas", "quest", "stream"))

@@ -111,7 +111,7 @@ def test_bounds_after_any_history_are_those_of_the_keys(dtype: torch.dtype):
             finished = length // PAGE_SIZE
             pages = keys[slot, :, : finished * PAGE_SIZE].reshape(2, finished, PAGE_SIZE, 4)
             bounds = policy.bounds[at][slot, :, :finished]
-            assert torch.equal(bounds, torch.cat([pages.amax(2), pages.amin(2)], dim=-1))
+            assert torch.equal(bounds, torch.cat([pages.amax(2), pages.amin(2)], dim=-1).float())
             assert policy.num_pages[slot] == finished
         lengths = {slot: min(length + 1 + chance.randrange(7), 380) for slot, length in lengths.items()}
     policy.release(0)

@@ -63,10 +63,13 @@ class KVCache:
     def gather(self, layer: int, slot: int, positions: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Copy the keys and values of `positions`, int64 of shape ``[num_kv_heads or 1, k]``, and ``[start, stop)``."""
         keys, values = self.keys[layer][slot], self.values[layer][slot]
-        head = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        heads, length, dim = keys.shape
         recent = torch.arange(start, stop, device=keys.device)
         index = torch.cat([positions, recent.expand(positions.shape[0], -1)], dim=1)
-        return keys[head, index], values[head, index]
+        # As rows of one matrix: to copy rows is faster than to index two dimensions.
+        rows = (index + torch.arange(heads, device=keys.device)[:, None] * length).flatten()
+        copies = [entries.view(-1, dim).index_select(0, rows).view(heads, -1, dim) for entries in (keys, values)]
+        return copies[0], copies[1]
 
 
 class DraftCache:

@@ -24,7 +24,8 @@ class QuestPolicy(Policy):
     finished pages are read, and the unfinished one at the prefix's end. Quest (arXiv 2406.10774), as MagicDec drafts
     with it (arXiv 2408.11049).
 
-    The bounds take an eighth of the keys' memory; a page gets its own once, when a verification has finished it.
+    The bounds take an eighth of the memory of half-precision keys and values; a page gets its own once, when verified
+    tokens have filled it.
     """
 
     name = "quest"
@@ -63,9 +64,13 @@ class QuestPolicy(Policy):
         finished = [self.num_pages[slot] for slot in drafting.slots]
         wanted = [self.config.budget(prefix_len) // PAGE_SIZE for prefix_len in drafting.prefix_lens]
         entries = [self.num_entries(prefix_len) for prefix_len in drafting.prefix_lens]
-        slots = torch.tensor(drafting.slots, device=device)
-        num_pages, num_best, num_entries = torch.tensor([finished, wanted, entries], device=device)
-        scores = page_scores(drafting.queries.query, self.bounds[layer][slots, :, : max(finished)])
+        slots, num_pages, num_best, num_entries = torch.tensor(
+            [drafting.slots, finished, wanted, entries], device=device
+        )
+        # The few queries are brought to their slots, not the bounds to their queries.
+        query = drafting.queries.query
+        by_slot = query.new_zeros(query.shape[0], len(drafting.keys), query.shape[2]).index_copy_(1, slots, query)
+        scores = page_scores(by_slot, self.bounds[layer][:, :, : max(finished)])[slots]
         best = select_positions(scores, num_pages, num_best)
         within = torch.arange(PAGE_SIZE, device=device)
         pages = (best[..., None] * PAGE_SIZE + within).flatten(2)
@@ -93,7 +98,7 @@ def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
     query : Tensor
         Shape ``[num_query_heads, batch, head_dim]``.
     bounds : Tensor
-        Shape ``[batch, num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
+        Float32, shape ``[batch, num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
 
     Returns
     -------
@@ -104,9 +109,11 @@ def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
     batch, kv_heads = bounds.shape[:2]
     heads = query.float().transpose(0, 1).reshape(batch, kv_heads, -1, query.shape[-1])
     signed = torch.cat([heads.clamp(min=0).sum(2), heads.clamp(max=0).sum(2)], dim=-1)
-    return torch.matmul(bounds.float(), signed[..., None])[..., 0]
+    return torch.matmul(bounds, signed[..., None])[..., 0]
 
 
 def _allocate(keys: Tensor) -> Tensor:
     slots, kv_heads, length, head_dim = keys.shape
-    return keys.new_empty(slots, kv_heads, length // PAGE_SIZE, 2 * head_dim)
+    # In float32, since products of half precision would tie too often, and to convert at each step costs more than the
+    # products.
+    return keys.new_empty(slots, kv_heads, length // PAGE_SIZE, 2 * head_dim, dtype=torch.float32)
