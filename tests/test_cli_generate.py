@@ -227,6 +227,7 @@ def test_text_is_printed_as_it_is():
         ["--num-speculative-tokens", "16", "--kv-budget-min", "1", "--rows", "last", "--score", "logit"],
         ["--kv-budget-min", "1", "--kv-budget-max", "1", "--granularity", "layer", "--rows", "all"],
         ["--policy", "dense"],
+        ["--policy", "quest", "--kv-budget-min", "16"],
     ],
 )
 def test_verify_finds_no_difference(model: str, options: list[str], capsys: pytest.CaptureFixture[str]):
