@@ -1,19 +1,20 @@
-"""Decode throughput of vLLM with Vegas against stock vLLM, one after the other in one run.
+"""Decode throughput of vLLM with Vegas against stock vLLM, in one run.
 
-    python benchmarks/vllm_decode.py MODEL --context 28000 --batch 32 --prompts source --out benchmarks/results/X.json
-    python benchmarks/vllm_decode.py --shape qwen3-8b --context 32768 --batch 16 --acceptance 0.98,0.95,0.9,0.85,0.8,0.7
+    python benchmarks/vllm_decode.py MODEL --cases 28000x32 --prompts text --temperatures 0 0.7 --together --out X.json
+    python benchmarks/vllm_decode.py --shape qwen3-8b --cases 32768x16 130000x4 --acceptance 0.95,0.9,0.8,0.7,0.6,0.5
 
-Each side is an engine in a process of its own, with the same limits. All prompts are read first and stay in the prefix
-cache; then the batch generates, and ``decode tokens/s = batch * (N - 1) / (time for N tokens - time for 1 token)``,
-several times. With ``--shape`` the weights are random, the cache is filled with noise by vLLM's decode bench connector
-instead of being read in, and acceptance is imposed, by vLLM's synthetic rejection, at the unconditional rates given.
+Each side is an engine in a process of its own, with the same limits, and measures every case (context x batch). All
+prompts are read first and stay in the prefix cache; then the batch generates, several times. Decode tokens/s are those
+of the steps in which all requests decode: from the last request's first token to the first request's end. With
+``--shape`` the weights are random, the cache is filled with noise by vLLM's decode bench connector instead of being
+read in, and acceptance is imposed, by vLLM's synthetic rejection, at the unconditional rates given.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,74 +22,80 @@ import time
 from pathlib import Path
 from typing import Any
 
-QWEN3 = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "vocab_size": 151_936,
-    "head_dim": 128,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 262_144,
-    "rope_theta": 1_000_000,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "torch_dtype": "bfloat16",
-    "eos_token_id": 151_645,
-}
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-8b": {
-        **QWEN3,
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "tie_word_embeddings": False,
-    },
-    "qwen3-1.7b": {
-        **QWEN3,
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "tie_word_embeddings": True,
-    },
-}
+from _vllm_models import SHAPES, prompt_tokens, shape_arguments
+
 SIDES: dict[str, dict[str, Any] | None] = {
     "stock": None,
     "vegas": {"method": "vegas"},
     "ngram": {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+    "dense": {"method": "vegas", "policy": "dense"},
+    "stream": {"method": "vegas", "policy": "stream"},
+    "quest": {"method": "vegas", "policy": "quest"},
 }
 
 
 def main() -> None:
     arguments = parse()
     if arguments.side:
-        print(json.dumps(measure(arguments)))
+        measure(arguments)
         return
     from vegas_spec.eval.environment import environment
 
     result: dict[str, Any] = {
         **environment(),
         "model": arguments.shape or Path(arguments.model).name,
-        "context": arguments.context,
-        "batch": arguments.batch,
-        "temperature": arguments.temperature,
+        "options": arguments.options,
+        "engine": arguments.engine,
         "max_tokens": arguments.max_tokens,
-        "sides": {},
+        "imposed_acceptance": arguments.acceptance,
+        "sides": {side: {} for side in arguments.sides},
     }
-    for side in arguments.sides:
-        command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
-        lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-        # vLLM logs to the same place.
-        [measured] = [line for line in lines if line.startswith('{"tokens_per_second"')]
-        result["sides"][side] = json.loads(measured)
-        print(side, measured, flush=True)
-    stock = result["sides"].get("stock")
-    if stock:
-        for side in result["sides"].values():
-            side["speedup"] = side["tokens_per_second"]["median"] / stock["tokens_per_second"]["median"]
+    with tempfile.TemporaryDirectory() as folder:
+        running = {}
+        for side in arguments.sides:
+            running[side] = start(side, Path(folder))
+            if not arguments.together:
+                finish({side: running[side]}, Path(folder))
+        finish(running, Path(folder))
+        for side in arguments.sides:
+            found = Path(folder, f"{side}.json")
+            result["sides"][side] = json.loads(found.read_text()) if found.exists() else {}
+    compare(result["sides"])
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def start(side: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a side, which leaves what it measured in ``folder/side.json``; its log goes to stderr."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", str(folder)]
+    environment = {**os.environ, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+    return subprocess.Popen(command, stdout=sys.stderr, env=environment)
+
+
+def finish(running: dict[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait for sides; the others are not to wait for one that fails."""
+    while any(process.poll() is None for process in running.values()):
+        time.sleep(0.2)
+        for side, process in running.items():
+            if process.poll():
+                (folder / f"{side}.ready").touch()
+                (folder / f"{side}.done").touch()
+    for side, process in running.items():
+        if process.returncode:
+            print(f"{side} failed with exit code {process.returncode}", file=sys.stderr)
+
+
+def compare(sides: dict[str, Any]) -> None:
+    """Add every side's speed-up over stock, case by case."""
+    stock = sides.get("stock", {})
+    for side in sides.values():
+        for name, case in side.get("cases", {}).items():
+            base = stock.get("cases", {}).get(name)
+            if base:
+                case["speedup"] = case["tokens_per_second"]["median"] / base["tokens_per_second"]["median"]
+        if stock.get("kv_blocks") and side.get("kv_blocks"):
+            side["kv_blocks_of_stock"] = side["kv_blocks"] / stock["kv_blocks"]
 
 
 def parse() -> argparse.Namespace:
@@ -96,115 +103,112 @@ def parse() -> argparse.Namespace:
     parser.add_argument("model", nargs="?", help="a model's name or folder; leave out with --shape")
     parser.add_argument("--tokenizer", help="where the model's folder has none, as with GGUF")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape")
-    parser.add_argument("--context", type=int, required=True, help="prompt tokens per request")
-    parser.add_argument("--batch", type=int, required=True, help="requests")
-    parser.add_argument(
-        "--prompts", choices=["random", "source"], default="random", help="source: the standard library's"
-    )
+    parser.add_argument("--cases", nargs="+", required=True, help="context x batch, as in 28000x32")
+    parser.add_argument("--prompts", choices=["random", "text"], default="random", help="text: source and documents")
+    parser.add_argument("--documents", type=Path, help="with --prompts text: JSONL file of long documents")
     parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--first-token", type=int, nargs="*", default=[], help="prompt lengths to time the reading of")
     parser.add_argument("--acceptance", help="with --shape: chance that drafts 1, 2, ... are all accepted, by commas")
     parser.add_argument("--options", type=json.loads, default={}, help="JSON, further keys of Vegas")
-    parser.add_argument("--engine", type=json.loads, default={}, help="JSON, further arguments of both engines")
+    parser.add_argument("--engine", type=json.loads, default={}, help="JSON, further arguments of all engines")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["stock", "vegas"])
+    parser.add_argument("--together", action="store_true", help="start all engines at once; they measure in turns")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if bool(arguments.model) == bool(arguments.shape):
         parser.error("give a model or --shape")
     if arguments.acceptance and not arguments.shape:
         parser.error("--acceptance imposes acceptance, which is only meaningful for random weights: give --shape")
+    try:
+        arguments.cases = [tuple(int(number) for number in case.split("x")) for case in arguments.cases]
+    except ValueError:
+        parser.error("--cases are context x batch, as in 28000x32")
     return arguments
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One side: tokens per second of every repeat, drafts and acceptance, seconds to read the prompts."""
-    from vllm import LLM, SamplingParams
+def speculative_config(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What this side asks of vLLM."""
+    asked = SIDES[arguments.side]
+    if asked is None or asked["method"] != "vegas":
+        return asked
+    asked = {**asked, **arguments.options}
+    if arguments.acceptance:
+        rates = [float(rate) for rate in arguments.acceptance.split(",")]
+        asked |= {
+            "num_speculative_tokens": len(rates),
+            "rejection_sample_method": "synthetic",
+            "synthetic_acceptance_rates": rates,
+        }
+    return asked
 
-    speculative = SIDES[arguments.side]
-    if speculative and arguments.side == "vegas":
-        speculative = {**speculative, **arguments.options}
-        if arguments.acceptance:
-            rates = [float(rate) for rate in arguments.acceptance.split(",")]
-            speculative |= {
-                "num_speculative_tokens": len(rates),
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_rates": rates,
-            }
+
+def measure(arguments: argparse.Namespace) -> None:
+    """One side, all cases; what is measured is on disk at once."""
+    from _vllm_side import Side
+
+    share = 0.9 / len(arguments.sides) if arguments.together else 0.92
     engine: dict[str, Any] = {
-        "max_model_len": arguments.context + arguments.max_tokens + 64,
-        "max_num_seqs": arguments.batch,
-        "disable_log_stats": False,
-        "speculative_config": speculative,
-        **arguments.engine,
+        "max_model_len": max(context for context, _ in arguments.cases) + arguments.max_tokens + 64,
+        "max_num_seqs": max(batch for _, batch in arguments.cases),
+        "gpu_memory_utilization": share,
+        "speculative_config": speculative_config(arguments),
     }
+    result: dict[str, Any] = {"speculative_config": engine["speculative_config"], "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
         if arguments.shape:
-            Path(folder, "config.json").write_text(json.dumps(SHAPES[arguments.shape]))
-            engine |= {
-                "model": folder,
-                "load_format": "dummy",
-                "skip_tokenizer_init": True,
-                "kv_transfer_config": {
-                    "kv_connector": "DecodeBenchConnector",
-                    "kv_role": "kv_both",
-                    "kv_connector_extra_config": {"fill_mean": 0.0, "fill_std": 1.0},
-                },
-            }
+            engine |= shape_arguments(arguments.shape, Path(folder))
         else:
             engine |= {"model": arguments.model, "tokenizer": arguments.tokenizer}
-        llm = LLM(**engine)
-    prompts = [{"prompt_token_ids": tokens} for tokens in prompt_tokens(arguments, llm)]
+        side = Side(engine | arguments.engine)
+    result |= {"seconds_to_start": side.seconds_to_start, "kv_blocks": side.kv_blocks}
+    tokenizer = side.llm.get_tokenizer() if arguments.prompts == "text" else None
+    vocab_size = side.llm.llm_engine.vllm_config.model_config.get_vocab_size()
+    wait_for_turn(arguments)
 
-    def seconds(max_tokens: int) -> float:
-        sampling = SamplingParams(
-            temperature=arguments.temperature, max_tokens=max_tokens, ignore_eos=True, detokenize=False
-        )
-        start = time.perf_counter()
-        llm.generate(prompts, sampling, use_tqdm=False)
-        return time.perf_counter() - start
+    def prompts(context: int, count: int) -> list[list[int]]:
+        return prompt_tokens(context, count, vocab_size, tokenizer, arguments.documents)
 
-    reading = seconds(1)
-    seconds(32)
-    before, rates = counters(llm), []
-    for _ in range(arguments.repeats):
-        first = seconds(1)
-        rates.append(arguments.batch * (arguments.max_tokens - 1) / (seconds(arguments.max_tokens) - first))
-    drafts, proposed, accepted = (now - then for now, then in zip(counters(llm), before, strict=True))
-    return {
-        "tokens_per_second": {"median": statistics.median(rates), "all": rates},
-        "accepted_per_iteration": accepted / drafts if drafts else None,
-        "acceptance": accepted / proposed if proposed else None,
-        "seconds_to_read_prompts": reading,
-        "speculative_config": speculative,
-    }
-
-
-def counters(llm: Any) -> list[float]:
-    """Drafts, drafted tokens, accepted tokens, since the engine's start."""
-    values = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    return [values.get(f"vllm:spec_decode_{name}", 0) for name in names]
+    if arguments.first_token:
+        result["seconds_to_first_token"] = {
+            length: side.seconds_to_first_token(prompts(length, 5)[1:]) for length in arguments.first_token
+        }
+    for context, batch in arguments.cases:
+        for temperature in arguments.temperatures:
+            made = side.case(
+                lambda context=context, batch=batch: prompts(context, batch),
+                temperature,
+                arguments.max_tokens,
+                arguments.repeats,
+            )
+            result["cases"][f"{context} x {batch}, temperature {temperature}"] = made
+            print(arguments.side, context, batch, temperature, json.dumps(made), file=sys.stderr, flush=True)
+            write(arguments.folder / f"{arguments.side}.json", result)
+    (arguments.folder / f"{arguments.side}.done").touch()
 
 
-def prompt_tokens(arguments: argparse.Namespace, llm: Any) -> list[list[int]]:
-    """As many prompts of the wanted length as the batch has requests, all different."""
-    import random
+def write(path: Path, result: dict[str, Any]) -> None:
+    """All or nothing."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(result))
+    new.rename(path)
 
-    numbers = random.Random(0)
-    if arguments.prompts == "random":
-        return [[numbers.randrange(1000, 20_000) for _ in range(arguments.context)] for _ in range(arguments.batch)]
-    files = sorted(path for path in Path(json.__file__).parents[1].rglob("*.py") if "test" not in path.parts)
-    tokenizer = llm.get_tokenizer()
-    prompts: list[list[int]] = []
-    while len(prompts) < arguments.batch:
-        tokens: list[int] = []
-        while len(tokens) < arguments.context:
-            text = numbers.choice(files).read_text(encoding="utf-8", errors="ignore")
-            tokens.extend(tokenizer.encode(text, add_special_tokens=False))
-        prompts.append(tokens[: arguments.context])
-    return prompts
+
+def wait_for_turn(arguments: argparse.Namespace) -> None:
+    """Engines that start together measure one after the other, the first when all have started."""
+    if not arguments.together:
+        return
+    (arguments.folder / f"{arguments.side}.ready").touch()
+    before = arguments.sides[: arguments.sides.index(arguments.side)]
+    awaited = [f"{side}.ready" for side in arguments.sides] + [f"{side}.done" for side in before]
+    deadline = time.monotonic() + 900
+    while not all((arguments.folder / name).exists() for name in awaited):
+        if time.monotonic() > deadline:
+            raise TimeoutError("another side did not start, or did not finish, in time")
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

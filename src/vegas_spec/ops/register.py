@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-LIBRARY = torch.library.Library("vegas_spec", "DEF")
+LIBRARY = torch.library.Library("vegas_spec", "DEF")  # type: ignore[no-untyped-call]
 
 
 def register(name: str, launch: Callable[..., None], reference: Callable[..., None], mutates: Sequence[str]) -> None:
@@ -25,7 +25,7 @@ def register(name: str, launch: Callable[..., None], reference: Callable[..., No
         Parameters that are written to.
 
     """
-    LIBRARY.define(name + torch.library.infer_schema(launch, mutates_args=list(mutates)))
-    LIBRARY.impl(name, launch, "CUDA")
-    LIBRARY.impl(name, reference, "CPU")
+    LIBRARY.define(name + torch.library.infer_schema(launch, mutates_args=list(mutates)))  # type: ignore[no-untyped-call]
+    LIBRARY.impl(name, launch, "CUDA")  # type: ignore[no-untyped-call]
+    LIBRARY.impl(name, reference, "CPU")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"vegas_spec::{name}", lambda *_: None, lib=LIBRARY)
