@@ -61,6 +61,15 @@ def test_pairs_and_losses():
     assert [pair.difference for pair in worst] == sorted(pair.difference for pair in worst)
 
 
+def test_the_interval_of_a_ratio_is_that_of_pairs():
+    theirs = [1.0, 2.0, 3.0, 4.0]
+    each = summary.ratio_of_means([1.2 * value for value in theirs], theirs)
+    assert (each.mean, each.low, each.high) == pytest.approx((1.2, 1.2, 1.2))
+    each = summary.ratio_of_means([2.0, 1.0, 4.0, 3.0], theirs)
+    assert each.low < each.mean == 1.0 < each.high
+    assert summary.ratio_of_means([1.0], [0.0]).mean == float("inf")
+
+
 @pytest.mark.parametrize(
     ("label", "rival"), [("quest", True), ("vegas:rows=all", True), ("dense", False), ("oracle:rows=all", False)]
 )

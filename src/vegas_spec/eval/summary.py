@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from vegas_spec.eval.intervals import Interval, bootstrap_mean
 from vegas_spec.eval.results import AcceptanceRow, ThroughputRow
 
@@ -35,12 +37,14 @@ def point_of(row: AcceptanceRow | ThroughputRow) -> Point:
     return Point(row.config.get("num_speculative_tokens", 0), row.config.get("kv_budget", 0.0))
 
 
-def is_rival(policy: str) -> bool:
-    """Whether a policy is a cheaper way to draft: not an upper bound, not plain decoding.
+def policy_name(label: str) -> str:
+    """Name of the policy that a label is about: ``vegas`` of ``vegas:rows=all``."""
+    return label.partition(":")[0].partition(" (")[0]
 
-    The label of a variant begins with the policy's name: ``quest``, ``vegas:rows=all``.
-    """
-    return _name(policy) not in _NO_RIVALS
+
+def is_rival(policy: str) -> bool:
+    """Whether the policy of a label is a cheaper way to draft: not an upper bound, not plain decoding."""
+    return policy_name(policy) not in _NO_RIVALS
 
 
 def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[AcceptanceRow]]:
@@ -52,7 +56,7 @@ def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[Acc
     groups: dict[str, list[AcceptanceRow]] = {}
     for row in rows:
         own = point_of(row)
-        if row.drafts and (own == point or (own.gamma == point.gamma and _name(row.policy) in _READ_EVERYTHING)):
+        if row.drafts and (own == point or (own.gamma == point.gamma and policy_name(row.policy) in _READ_EVERYTHING)):
             groups.setdefault(row.policy, []).append(row)
     return groups
 
@@ -60,7 +64,7 @@ def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[Acc
 def points(rows: Iterable[AcceptanceRow]) -> list[Point]:
     """All points, the one with most policies (and then most rows) first: that is where policies are compared."""
     drafted = [row for row in rows if row.drafts]
-    budgeted = [row for row in drafted if _name(row.policy) not in _READ_EVERYTHING] or drafted
+    budgeted = [row for row in drafted if policy_name(row.policy) not in _READ_EVERYTHING] or drafted
     count = Counter(point_of(row) for row in budgeted)
     policies = {point: len({row.policy for row in budgeted if point_of(row) == point}) for point in count}
     return sorted(count, key=lambda point: (-policies[point], -count[point]))
@@ -82,6 +86,20 @@ def position_rates(rows: Sequence[AcceptanceRow]) -> list[float]:
             break
         rates.append(accepted / proposed)
     return rates
+
+
+def ratio_of_means(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean of one side over mean of the other, prompt by prompt the same, with its 95 % bootstrap interval.
+
+    Prompts are drawn anew as pairs (Efron 1979); a draw in which the other side's mean is 0 counts as infinite.
+    """
+    data = np.array([ours, theirs], dtype=np.float64)
+    picks = np.random.default_rng(0).integers(0, data.shape[1], size=(10_000, data.shape[1]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.nan_to_num(np.divide(*data[:, picks].mean(-1)), nan=np.inf)
+        ratio = float(np.divide(*data.mean(-1)))
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(ratio, float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -182,10 +200,6 @@ def tokens_text(count: int) -> str:
         return str(count)
     thousands = count / 1024
     return f"{thousands:.0f}K" if thousands >= 10 or thousands.is_integer() else f"{thousands:.1f}K"
-
-
-def _name(policy: str) -> str:
-    return policy.partition(":")[0]
 
 
 def _labelled(rows: Sequence[ThroughputRow]) -> dict[str, ThroughputRow]:
