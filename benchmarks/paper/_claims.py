@@ -130,7 +130,7 @@ def main(claim: Claim) -> None:
     """Command line of a claim's script."""
     parser = argparse.ArgumentParser(
         prog=f"{claim.name}.py",
-        description=f"{claim.statement} {PAPER}: {claim.paper.replace('%', '%%')}.",
+        description=f"{claim.statement} {PAPER}: {claim.paper}.",
         epilog="Options of `vegas bench` may follow --run MODEL after --.",
     )
     parser.add_argument("results", type=Path, nargs="*", help="result files (default: all in benchmarks/results)")

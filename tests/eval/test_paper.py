@@ -140,7 +140,7 @@ def test_a_script_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert "| batch 16 | 16K 1.6" in told
     for arguments, says in (
         ([str(tmp_path / "none.json")], "cannot read"),
-        (["--prompts", "3"], "go with --run MODEL"),
+        (["--", "-x"], "go with --run MODEL"),
     ):
         monkeypatch.setattr(sys, "argv", ["context_growth.py", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -159,7 +159,7 @@ def test_measuring_first(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(claims.subprocess, "run", bench)
-    arguments = ["x.py", "--run", "some-model", "--out", str(tmp_path / "new.json"), "--repeats", "5"]
+    arguments = ["x.py", "--run", "some-model", "--out", str(tmp_path / "new.json"), "--", "--repeats", "5"]
     monkeypatch.setattr(sys, "argv", arguments)
     claims.main(CLAIMS["selection_overhead"])
     assert "| vegas, 16K x 16 | 6.0 % |" in capsys.readouterr().out
