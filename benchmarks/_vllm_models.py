@@ -1,0 +1,102 @@
+"""Models and prompts of `benchmarks/vllm_decode.py`: shapes with random weights, and texts of any length."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+_QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 262_144,
+    "rope_theta": 1_000_000,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 151_645,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-8b": {
+        **_QWEN3,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+    "qwen3-1.7b": {
+        **_QWEN3,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "tie_word_embeddings": True,
+    },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "vocab_size": 201_088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "max_position_embeddings": 131_072,
+        "initial_context_length": 4096,
+        "rope_theta": 150_000.0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 150_000.0},
+        "rms_norm_eps": 1e-5,
+        "swiglu_limit": 7.0,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 200_002,
+    },
+}
+"""Hugging Face configurations; the figures are the published models'."""
+
+
+def shape_arguments(shape: str, folder: Path) -> dict[str, Any]:
+    """Arguments of vLLM for random weights of a shape, over a cache that is filled with noise instead of read in."""
+    (folder / "config.json").write_text(json.dumps(SHAPES[shape]))
+    return {
+        "model": str(folder),
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "kv_transfer_config": {
+            "kv_connector": "DecodeBenchConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {"fill_mean": 0.0, "fill_std": 1.0},
+        },
+    }
+
+
+def prompt_tokens(context: int, count: int, vocab_size: int, tokenizer: Any, documents: Path | None) -> list[list[int]]:
+    """Make that many different prompts of that length: files and documents, or without a tokenizer random tokens."""
+    numbers = random.Random(context)
+    if tokenizer is None:
+        return [[numbers.randrange(vocab_size) for _ in range(context)] for _ in range(count)]
+    files = sorted(path for path in Path(json.__file__).parents[1].glob("*.py") if path.stat().st_size > 10_000)
+    texts = [path.read_text(encoding="utf-8", errors="ignore") for path in files]
+    sources = [texts]
+    if documents is not None:
+        lines = documents.read_text(encoding="utf-8").splitlines()
+        sources.append([json.loads(line)["text"] for line in lines if line.strip()])
+    prompts: list[list[int]] = []
+    for number in range(count):
+        tokens: list[int] = []
+        while len(tokens) < context:
+            text = numbers.choice(sources[number % len(sources)])
+            tokens.extend(tokenizer.encode(text, add_special_tokens=False))
+        prompts.append(tokens[:context])
+    return prompts
