@@ -5,8 +5,12 @@ from __future__ import annotations
 import typer
 
 from vegas_spec.cli.bench_acceptance import acceptance
+from vegas_spec.cli.bench_kernels import kernels
 from vegas_spec.cli.bench_throughput import throughput
 
-app = typer.Typer(name="bench", help="Measure acceptance and speed; interrupted runs go on.", no_args_is_help=True)
+app = typer.Typer(
+    name="bench", help="Measure acceptance, speed and kernels; interrupted runs go on.", no_args_is_help=True
+)
 app.command("acceptance")(acceptance)
 app.command("throughput")(throughput)
+app.command("kernels")(kernels)

@@ -1,4 +1,4 @@
-"""Result files for a report: those of `vegas bench` and `vegas tune`, and of ``benchmarks/ops.py``."""
+"""Result files for a report: those of `vegas bench` and `vegas tune`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vegas_spec.eval.results import KernelRow, Result, ResultError
+from vegas_spec.eval.results import Result, ResultError
 
 
 class ReportError(ValueError):
@@ -42,8 +42,6 @@ def load_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
         data = _parse(path)
         if isinstance(data, dict) and "schema" in data:
             sources.append(Source(path.name, Result.from_dict(data, str(path))))
-        elif isinstance(data, dict) and "copy_bandwidth" in data and "cases" in data:
-            sources.append(Source(path.name, _kernels(data, path)))
         else:
             others.append(str(path))
     if not sources:
@@ -61,36 +59,3 @@ def _parse(path: Path) -> Any:
         raise ResultError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise ResultError(f"{path} is not JSON: {error}") from error
-
-
-def _kernels(data: dict[str, Any], path: Path) -> Result:
-    """Turn what ``benchmarks/ops.py`` stores into a result."""
-    try:
-        about = dict(data["environment"])
-        rows = []
-        for case in data["cases"]:
-            sizes = {name: value for name, value in case.items() if "bytes" in name and not isinstance(value, dict)}
-            times = {
-                name: value
-                for name, value in case.items()
-                if isinstance(value, float) and name not in sizes and name not in ("batch", "context")
-            }
-            rows.append(
-                KernelRow(
-                    case=case["case"],
-                    batch=case["batch"],
-                    context=case["context"],
-                    milliseconds=times,
-                    bytes=sizes | case.get("scratch_bytes", {}),
-                )
-            )
-        return Result(
-            kind="kernels",
-            model="one layer of each model",
-            command=about.pop("command"),
-            environment=about,
-            settings={"dtype": "bfloat16", "copy_bandwidth": data["copy_bandwidth"]},
-            rows=rows,
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ResultError(f"{path} looks like a result of benchmarks/ops.py but lacks {error}") from error
