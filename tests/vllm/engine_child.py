@@ -233,6 +233,11 @@ class Engines:
 
         drafter.sample_draft = sample_draft
 
+    def draft_support(self, name):
+        """Between how many and how many tokens the latest drafts of each request were drawn."""
+        support = (self.runner(name).speculator.draft_logits > -torch.inf).sum(-1)
+        return int(support.min()), int(support.max())
+
     def bias_drafts(self, name, size, seed=0):
         """From now on add noise of this size to the draft's logits, so that its distribution is a wrong one."""
         drafter = self.runner(name).speculator

@@ -48,8 +48,10 @@ def test_distribution(sampler, noise, more):
     counts = Counter(tuple(output["tokens"]) for [output] in outputs)
     assert counts.keys() <= exact.keys()
     assert p_value(counts, {said: SAMPLES * p for said, p in exact.items()}) > 0.001
-    accepted = sampler.counters("sampler")["accepted"]
-    assert accepted > 0
+    assert sampler.counters("sampler")["accepted"] > 0
+    # Drafts are drawn from what the target leaves, give or take what is as likely within a step of a grid.
+    fewest, most = sampler.draft_support("sampler")
+    assert 1 <= fewest <= most <= OPTIONS["top_k"] + 1
 
 
 def test_several_sequences_and_seeds(sampler):

@@ -143,6 +143,18 @@ RUNNER = (
         "called: draws the drafts and keeps their distributions",
     ),
     Hook(
+        f"{_SPECULATOR}.compute_draft_logits",
+        ("hidden_states", "spec_step_idx"),
+        "extended: truncates the draft's logits",
+    ),
+    Hook(f"{_RUNNER}.load_model", ("self",), "replaced: shows the sampler's parameters to the draft"),
+    Hook("vllm.v1.worker.gpu.sample.sampler:Sampler.__init__", ("vocab_size",), "its states are read"),
+    Hook(
+        "vllm.v1.worker.gpu.sample.states:SamplingStates.add_request",
+        ("req_idx", "sampling_params"),
+        "top-k, top-p, min-p",
+    ),
+    Hook(
         f"{_SPECULATOR}._copy_request_inputs",
         ("num_reqs", "idx_mapping", "temperature", "seeds", "dummy_run"),
         "called",

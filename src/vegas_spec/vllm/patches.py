@@ -119,7 +119,25 @@ def init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
 
         claim_backend()
         figures.add_to_worker()
+        # A module that is too heavy to import before an engine with Vegas has been asked for.
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+        replace(GPUModelRunner, "load_model", load_model)
         return VegasSpeculator(vllm_config, device)
+
+    return wrapped
+
+
+def load_model(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Show our speculator the sampler's parameters, once the runner has made it."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if options.is_vegas(self.vllm_config):
+            from vegas_spec.vllm.truncation import Truncation
+
+            self.speculator.truncation = Truncation(self.sampler.sampling_states, self.device)
+        return result
 
     return wrapped
 

@@ -30,6 +30,7 @@ from vegas_spec.vllm.draft_graphs import DraftGraphs
 from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV
 from vegas_spec.vllm.memory import memory_limits
 from vegas_spec.vllm.options import falls_back, vegas_config
+from vegas_spec.vllm.truncation import Truncation
 
 
 class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
@@ -44,6 +45,8 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self.policy = make_policy(self.config)
         self.current_draft_step = torch.tensor(0, dtype=torch.int64, device=device)
         self.request_starts = torch.arange(self.max_num_reqs + 1, dtype=torch.int32, device=device)
+        self.truncation: Truncation | None = None
+        """Set once the runner has its sampler; see `patches.load_model`."""
         self.draft_graphs: DraftGraphs | None = None
         """A direct attribute: vLLM drops the graphs of its memory profiling from ``vars(self)``."""
 
@@ -178,6 +181,8 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             self.draft_tokens[:num_reqs].fill_(-1)
             return self.drafts(num_reqs)
         self._copy_request_inputs(num_reqs, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
+        if self.truncation is not None:
+            self.truncation.prepare(input_batch.idx_mapping_np)
         self.prepare_first_step(input_batch, num_sampled, num_rejected, last_sampled)
         if self.draft_kv is not None:
             self.draft_kv.choose_unscored()
@@ -289,6 +294,13 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             buffers.positions[:num_reqs].add_(1).clamp_(max=self.max_model_len - 1)
             lengths = buffers.seq_lens[:num_reqs]
             lengths.add_(lengths > 0).clamp_(max=self.max_model_len)
+
+    def compute_draft_logits(self, hidden_states: Tensor, spec_step_idx: int) -> Tensor:
+        """Logits to draw a draft from, which vLLM also keeps for the rejection sampler."""
+        logits: Tensor = super().compute_draft_logits(hidden_states, spec_step_idx)
+        if self.truncation is not None:
+            self.truncation.apply(logits, self.idx_mapping[: len(logits)], self.temperature)
+        return logits
 
     def run_model(
         self,
