@@ -1,29 +1,47 @@
 """Which rows are scored, and what the buffers between verification and draft hold; without vLLM."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.attention import scored_rows
+from vegas_spec.vllm.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
 from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 
 CONFIG = VegasConfig(num_speculative_tokens=3, kv_budget=0.25, kv_budget_min=4)
 BLOCK = 16
 
 
+@dataclass
+class Step:
+    """As much of vLLM's `CommonAttentionMetadata` as is read."""
+
+    query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
+    seq_lens: torch.Tensor
+    block_table_tensor: torch.Tensor
+    is_prefilling: torch.Tensor
+    max_query_len: int
+    num_reqs: int
+    num_actual_tokens: int
+    slot_mapping: torch.Tensor
+
+
 def batch(*requests):
     """A step's description: of each request its query rows, its length, and whether they are its prompt's."""
     rows, lengths, prompts = zip(*requests, strict=True)
     starts = torch.tensor([0, *rows]).cumsum(0).int()
-    return SimpleNamespace(
+    return Step(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
         seq_lens=torch.tensor(lengths, dtype=torch.int32),
         block_table_tensor=torch.arange(len(rows) * 8, dtype=torch.int32).view(len(rows), 8),
         is_prefilling=torch.tensor(prompts),
         max_query_len=max(rows),
+        num_reqs=len(rows),
+        num_actual_tokens=sum(rows),
+        slot_mapping=torch.arange(sum(rows)),
     )
 
 
@@ -43,6 +61,67 @@ def test_scored_rows(requests, starts, index):
     rows = scored_rows(batch(*requests), gamma=3, falls_back=False)
     assert rows.query_start_loc.tolist() == starts
     assert (rows.index if rows.index is None else rows.index.tolist()) == index
+
+
+@pytest.mark.parametrize(
+    ("requests", "first"),
+    [
+        ([(4, 20, False), (10, 10, True)], 1),
+        ([(4, 20, False), (4, 30, False), (2, 12, True), (10, 10, True)], 2),
+        # All prompts; and an order in which prompts do not stand together.
+        ([(3, 30, True), (10, 12, True)], 0),
+        ([(10, 30, True), (4, 12, False)], 0),
+    ],
+)
+def test_where_the_prompts_begin(requests, first):
+    assert scored_rows(batch(*requests), gamma=3, falls_back=False).first_prompt == first
+
+
+def test_prompts_only():
+    step = batch((4, 20, False), (4, 30, False), (2, 12, True), (10, 10, True))
+    prompts = prompts_only(step, 2)
+    assert prompts.query_start_loc.tolist() == [0, 2, 12]
+    assert prompts.seq_lens.tolist() == [12, 10]
+    assert torch.equal(prompts.block_table_tensor, step.block_table_tensor[2:])
+    assert prompts.slot_mapping.tolist() == list(range(8, 20))
+    assert (prompts.num_reqs, prompts.num_actual_tokens) == (2, 12)
+    assert step.num_reqs == 4
+
+
+def test_decoding_requests_are_attended_once():
+    """Beside prompts, the backend's own attention gets the prompts' rows only, and every row gets its output."""
+    seen = []
+
+    class Builder:
+        block_size = BLOCK
+
+        def build(self, common_prefix_len, common, fast_build=False):
+            return Metadata(common.num_actual_tokens, common.seq_lens)
+
+    @dataclass
+    class Metadata:
+        num_actual_tokens: int
+        seq_lens: torch.Tensor
+
+    class Own:
+        scale, logits_soft_cap, sinks = 0.125, None, None
+
+        def forward(self, layer, query, key, value, kv_cache, metadata, output):
+            seen.append((query.shape[0], metadata.seq_lens.tolist()))
+            return output.fill_(7.0)
+
+    builder = type("VegasBuilder", (VegasMetadataBuilder, Builder), {})()
+    attention = type("VegasOwn", (VegasAttention, Own), {})()
+    builder.draft_kv, builder.selecting = make(), (0,)
+    attention.vegas = LayerDraftKV(builder.draft_kv, 0)
+    metadata = builder.build(0, batch((4, 20, False), (10, 100, True)))
+    query, key, value = (torch.randn(14, heads, 32) for heads in (4, 2, 2))
+    output = torch.full_like(query, torch.nan)
+    attention.forward(None, query, key, value, torch.randn(16, 2, BLOCK, 64), metadata, output)
+    assert seen == [(10, [100])]
+    assert output.isfinite().all()
+    assert (output[4:13] == 7.0).all()
+    assert not (output[:4] == 7.0).any()
 
 
 def make(score_capacity=1000, max_bytes=None, config=CONFIG):

@@ -6,6 +6,7 @@ physical order, becomes ours by mixing `VegasMetadataBuilder` into its builder a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal
 
 import torch
@@ -31,19 +32,42 @@ def scored_rows(common: Any, gamma: int, falls_back: bool) -> ScoredRows:
     if common.max_query_len <= gamma + 1 and (prefilling is None or not bool(prefilling.any())):
         return ScoredRows(starts, seq_lens, blocks, None)
     bounds = common.query_start_loc_cpu.tolist()
+    is_prompt = [False] * seq_lens.shape[0] if prefilling is None else prefilling[: seq_lens.shape[0]].tolist()
+    is_prompt += [False] * (seq_lens.shape[0] - len(is_prompt))
     index: list[int] = []
     compact = [0]
-    for request in range(seq_lens.shape[0]):
+    for request, prompt in enumerate(is_prompt):
         start, end = bounds[request], bounds[request + 1]
-        is_prompt = prefilling is not None and request < len(prefilling) and bool(prefilling[request])
-        index.extend(range(max(start, end - 1) if is_prompt else start, end))
+        index.extend(range(max(start, end - 1) if prompt else start, end))
         compact.append(len(index))
     to_device = {"device": seq_lens.device, "non_blocking": True}
+    # vLLM puts decoding requests first; padding, which is no prompt either, stands at the end.
+    first_prompt = is_prompt.index(True) if True in is_prompt else 0
+    together = all(is_prompt[first_prompt : common.num_reqs])
     return ScoredRows(
         torch.tensor(compact, dtype=torch.int32).to(**to_device),
         seq_lens,
         blocks,
         torch.tensor(index, dtype=torch.int64).to(**to_device),
+        first_prompt=first_prompt if together else 0,
+    )
+
+
+def prompts_only(common: Any, first: int) -> Any:
+    """Of vLLM's description of a batch, the requests from `first` on."""
+    token = int(common.query_start_loc_cpu[first])
+    of_requests = ("seq_lens", "block_table_tensor", "is_prefilling", "seq_lens_cpu_upper_bound", "req_idx")
+    of_tokens = ("slot_mapping", "positions")
+    parts: dict[str, Any] = {}
+    for names, start in ((of_requests, first), (of_tokens, token)):
+        parts |= {name: getattr(common, name)[start:] for name in names if getattr(common, name, None) is not None}
+    return dataclasses.replace(
+        common,
+        query_start_loc=common.query_start_loc[first:] - token,
+        query_start_loc_cpu=common.query_start_loc_cpu[first:] - token,
+        num_reqs=common.num_reqs - first,
+        num_actual_tokens=common.num_actual_tokens - token,
+        **parts,
     )
 
 
@@ -69,8 +93,14 @@ class VegasMetadataBuilder:
         metadata.scored = None
         if self.draft_kv is not None:
             gamma = self.draft_kv.config.num_speculative_tokens
-            metadata.scored = scored_rows(common_attn_metadata, gamma, self.falls_back)
-            self.draft_kv.prepare(metadata.scored, self.selecting, self.block_size)
+            rows = scored_rows(common_attn_metadata, gamma, self.falls_back)
+            self.draft_kv.prepare(rows, self.selecting, self.block_size)
+            metadata.scored = rows
+            if rows.first_prompt > 0:
+                # Decoding requests get their output from the scored attention; the backend's own is for the prompts.
+                metadata.first_prompt_token = int(common_attn_metadata.query_start_loc_cpu[rows.first_prompt])
+                prompts = prompts_only(common_attn_metadata, rows.first_prompt)
+                metadata.prompts = super().build(0, prompts, True)  # type: ignore[misc]
         return metadata
 
 
@@ -112,7 +142,12 @@ class VegasAttention:
         if rows.index is None:
             self.vegas.verify(query[:tokens], keys, values, rows, like, out=output[:tokens])
             return output
-        self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
+        if rows.first_prompt > 0:
+            own = slice(attn_metadata.first_prompt_token, None)
+            tensors = query[own], key[own], value[own], kv_cache, attn_metadata.prompts, output[own]
+            self.dense(layer, *tensors, *args, **kwargs)
+        else:
+            self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         scored_query = query[rows.index]
         scored_out = torch.empty_like(scored_query)
         self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)

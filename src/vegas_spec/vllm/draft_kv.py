@@ -28,6 +28,9 @@ class ScoredRows:
         Where the scored rows stand among the step's tokens, int64; None if they are all of them.
     scored : bool
         False for plain decoding, after which a draft is not expected; then there is one row per request.
+    first_prompt : int
+        With `index`, the first request that reads its prompt, if all later ones do too and some before it decode;
+        else 0.
 
     """
 
@@ -36,6 +39,7 @@ class ScoredRows:
     block_table: Tensor
     index: Tensor | None
     scored: bool = True
+    first_prompt: int = 0
 
 
 @dataclass(frozen=True)
