@@ -58,6 +58,22 @@ def read_timers(worker: Any) -> dict[str, float] | None:
     return times
 
 
+def start_profile(worker: Any) -> None:
+    worker.vegas_profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    worker.vegas_profile.start()
+
+
+def stop_profile(worker: Any) -> list[dict[str, Any]]:
+    """Device time by kernel, the most expensive first."""
+    torch.cuda.synchronize()
+    worker.vegas_profile.stop()
+    kernels = sorted(worker.vegas_profile.key_averages(), key=lambda kernel: -kernel.device_time_total)
+    return [
+        {"kernel": kernel.key[:120], "calls": kernel.count, "milliseconds": kernel.device_time_total / 1000}
+        for kernel in kernels[:40]
+    ]
+
+
 class Side:
     """An engine and its measurements."""
 
@@ -128,6 +144,13 @@ class Side:
             "milliseconds": times,
             "seconds_to_read_prompts": warm["seconds_to_all_first_tokens"],
         }
+
+    def profile(self, tokens: list[list[int]], temperature: float) -> list[dict[str, Any]]:
+        """Device time by kernel over a short run of a case whose prompts are in the cache already."""
+        self.llm.collective_rpc(start_profile)
+        self.run(tokens, temperature, 48)
+        kernels: list[dict[str, Any]] = self.llm.collective_rpc(stop_profile)[0]
+        return kernels
 
     def seconds_to_first_token(self, prompts: Sequence[list[int]]) -> list[float]:
         """Of one request at a time, each a prompt not seen before."""

@@ -1,6 +1,6 @@
 """Decode throughput of vLLM with Vegas against stock vLLM, in one run.
 
-    python benchmarks/vllm_decode.py MODEL --cases 28000x32 --prompts text --temperatures 0 0.7 --together --out X.json
+    python benchmarks/vllm_decode.py MODEL --cases 28000x32 --prompts text --temperatures 0 0.7 --out X.json
     python benchmarks/vllm_decode.py --shape qwen3-8b --cases 32768x16 130000x4 --acceptance 0.95,0.9,0.8,0.7,0.6,0.5
 
 Each side is an engine in a process of its own, with the same limits, and measures every case (context x batch). All
@@ -115,6 +115,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--engine", type=json.loads, default={}, help="JSON, further arguments of all engines")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["stock", "vegas"])
     parser.add_argument("--together", action="store_true", help="start all engines at once; they measure in turns")
+    parser.add_argument("--kv-bytes", type=int, help="with --together: size of each engine's KV cache")
+    parser.add_argument("--profile", action="store_true", help="also device time by kernel, in a run of its own")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -123,6 +125,8 @@ def parse() -> argparse.Namespace:
         parser.error("give a model or --shape")
     if arguments.acceptance and not arguments.shape:
         parser.error("--acceptance imposes acceptance, which is only meaningful for random weights: give --shape")
+    if arguments.together and not arguments.kv_bytes:
+        parser.error("--together needs --kv-bytes, since vLLM cannot measure what is free while others start")
     try:
         arguments.cases = [tuple(int(number) for number in case.split("x")) for case in arguments.cases]
     except ValueError:
@@ -150,13 +154,15 @@ def measure(arguments: argparse.Namespace) -> None:
     """One side, all cases; what is measured is on disk at once."""
     from _vllm_side import Side
 
-    share = 0.9 / len(arguments.sides) if arguments.together else 0.92
     engine: dict[str, Any] = {
         "max_model_len": max(context for context, _ in arguments.cases) + arguments.max_tokens + 64,
         "max_num_seqs": max(batch for _, batch in arguments.cases),
-        "gpu_memory_utilization": share,
+        "gpu_memory_utilization": 0.92,
         "speculative_config": speculative_config(arguments),
     }
+    if arguments.together:
+        # vLLM's memory profile would take the other engines' memory for its own.
+        engine |= {"gpu_memory_utilization": 0.9 / len(arguments.sides), "kv_cache_memory_bytes": arguments.kv_bytes}
     result: dict[str, Any] = {"speculative_config": engine["speculative_config"], "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
         if arguments.shape:
@@ -185,6 +191,8 @@ def measure(arguments: argparse.Namespace) -> None:
                 arguments.repeats,
             )
             result["cases"][f"{context} x {batch}, temperature {temperature}"] = made
+            if arguments.profile:
+                made["kernels"] = side.profile(prompts(context, batch), temperature)
             print(arguments.side, context, batch, temperature, json.dumps(made), file=sys.stderr, flush=True)
             write(arguments.folder / f"{arguments.side}.json", result)
     (arguments.folder / f"{arguments.side}.done").touch()
