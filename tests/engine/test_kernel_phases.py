@@ -24,15 +24,7 @@ RAGGED = [random_prompt(length, seed=length) for length in (1, 40, 23, 90)]
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"granularity": "layer"},
-        {"score": "logit", "rows": "all"},
-        {"policy": "dense"},
-        {"policy": "stream"},
-        {"policy": "specextend"},
-    ],
+    "options", [{}, {"granularity": "layer"}, {"score": "logit", "rows": "all"}, {"policy": "dense"}]
 )
 @pytest.mark.parametrize("family", ["qwen3", "mistral_sliding", "gemma3_text", "gpt_oss"])
 def test_greedy_output_is_that_of_transformers(family: str, options: dict[str, str]) -> None:
@@ -45,18 +37,20 @@ def test_greedy_output_is_that_of_transformers(family: str, options: dict[str, s
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 def test_a_policy_that_selects_after_verification_reads_the_same_as_in_torch(family: str, policy: str) -> None:
     """So the same drafts are accepted; with chunks of 32, prompts must be long enough to leave some out."""
-    prompts = as_prompts([*RAGGED, random_prompt(150, seed=5)])
-    options = {"policy": policy, "max_num_seqs": 3, "kv_budget": 0.3}
-    stats = [
-        [output.stats for output in make_llm(family, attention=attention, **options).generate(prompts, greedy(60))]
+    prompts = [random_prompt(length, seed=length) for length in (150, 1, 90)]
+    options = {"policy": policy, "max_num_seqs": 2, "kv_budget": 0.3, "num_speculative_tokens": 3}
+    in_torch, on_kernels = (
+        make_llm(family, attention=attention, **options).generate(as_prompts(prompts), greedy(24))
         for attention in ("torch", "kernels")
-    ]
-    for one, other in zip(*stats, strict=True):
+    )
+    assert generated(on_kernels) == [reference(family, prompt, 24) for prompt in prompts]
+    for one, other in zip((output.stats for output in in_torch), (output.stats for output in on_kernels), strict=True):
         assert one.accepted_per_position == other.accepted_per_position
         assert (one.draft_kv_entries, one.iterations) == (other.draft_kv_entries, other.iterations)
         assert other.selection_seconds > 0
-    assert stats[0][-1].draft_kv_share < 0.9
-    assert stats[0][-1].accepted > 0
+    assert in_torch[0].stats.draft_kv_share < 0.9
+    assert in_torch[0].stats.iterations > 8  # so that specextend has looked again
+    assert sum(output.stats.accepted for output in in_torch) > 0
 
 
 @pytest.mark.parametrize("options", [{"rows": "last"}, {"policy": "quest"}, {"policy": "oracle"}])
