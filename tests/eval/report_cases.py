@@ -144,6 +144,24 @@ def result(kind: Any, model: str, command: str, settings: dict[str, Any], rows: 
     return Result(kind=kind, model=model, command=command, environment=dict(ABOUT), settings=settings, rows=rows)
 
 
+def ablations(prompts: int = 6) -> Result:
+    """Variants with long labels, and counts by position missing, as in results of an older form."""
+    draw = random.Random(3)
+    labels = ("vegas", "vegas:rows=all", "vegas:rows=last", "vegas:granularity=layer", "vegas:score=logit",
+              "vegas:score=logit:granularity=layer", "vegas:rows=all:score=logit:granularity=layer")  # fmt: skip
+    rows = [
+        dataclasses.replace(
+            acceptance_row("vegas", prompt, 6, 0.05, draw),
+            policy=label,
+            accepted_per_position=[],
+            proposed_per_position=[],
+        )
+        for label in labels
+        for prompt in range(prompts)
+    ]
+    return dataclasses.replace(acceptance(1, sweep=False), rows=rows)
+
+
 ALL = {"acceptance": acceptance, "throughput": throughput, "tuning": tuning, "kernels": kernels}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 import report_cases as cases
 from browser import DESKTOP, PHONE, browser, needs_browser, opened
@@ -17,8 +18,10 @@ from browser import DESKTOP, PHONE, browser, needs_browser, opened
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.eval.report import palette
+from vegas_spec.eval.report.acceptance import acceptance_block
 from vegas_spec.eval.report.loading import Source
 from vegas_spec.eval.report.page import make_report
+from vegas_spec.eval.report.svg import RC
 from vegas_spec.eval.results import Result, save
 
 OPS = Path(__file__).parents[2] / "benchmarks" / "results" / "ops.json"
@@ -61,7 +64,7 @@ def test_sections_are_those_with_data(page: Path):
 def test_every_plot_is_on_the_page_and_beside_it(page: Path, folder: Path):
     names = figures(page.read_text(encoding="utf-8"))
     assert {
-        "throughput-speedup", "throughput-growth-16", "throughput-phases",
+        "throughput-speedup", "throughput-growth-16", "throughput-phases", "throughput-overhead",
         "acceptance-acceptance", "acceptance-positions", "acceptance-kinds", "acceptance-contexts",
         "acceptance-pareto", "acceptance-recall", "acceptance-overlap",
         "tuning-step-1", "tuning-step-2", "tuning-step-3", "kernels-verify", "kernels-sparse-5",
@@ -81,11 +84,26 @@ def test_what_was_not_measured_is_not_drawn():
     assert not {"acceptance-recall", "acceptance-overlap"} & set(figures(html_of(few)))
 
 
+@pytest.mark.filterwarnings("error")
+def test_long_labels_leave_room_for_the_plot():
+    with matplotlib.rc_context(RC):
+        block = acceptance_block(cases.ablations(), "a", "", "")
+        for plot in block.plots:
+            plot.figure.draw_without_rendering()
+            [axes] = plot.figure.axes
+            assert axes.get_position().width > 0.45, plot.name
+            assert axes.get_position().height > 0.4, plot.name
+            legend = axes.get_legend()
+            if legend is not None:
+                assert legend.get_window_extent().x1 <= plot.figure.bbox.x1, plot.name
+    assert "a-positions" not in [plot.name for plot in block.plots]
+
+
 def test_without_the_baseline_no_speedup_is_told():
     result = cases.throughput()
     rows = [row for row in result.rows if row.policy != "full"]
     html = html_of(dataclasses.replace(result, rows=rows))
-    assert figures(html) == ["throughput-phases"]
+    assert figures(html) == ["throughput-phases", "throughput-overhead"]
     assert "No speedup can be told at 16K x 16" in html
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from vegas_spec.eval.intervals import bootstrap_mean
 from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import INK, MUTED, PAPER, Style, policy_styles
-from vegas_spec.eval.report.parts import Block, Plot, Table, legend_above, panel, token_ticks
+from vegas_spec.eval.report.parts import Block, Plot, Table, legend_above, panel, tick_label, token_ticks
 from vegas_spec.eval.results import AcceptanceRow, Result
 from vegas_spec.eval.summary import (
     REFERENCE,
@@ -35,7 +35,7 @@ def acceptance_block(result: Result, prefix: str, heading: str, conditions: str)
     point = points(rows)[0]
     styles = policy_styles(row.policy for row in rows)
     groups = by_policy(rows, point)
-    plots = [means_plot(groups, styles, point, prefix), positions_plot(groups, styles, point, prefix)]
+    plots = [means_plot(groups, styles, point, prefix), *positions_plots(groups, styles, point, prefix)]
     if len({row.kind for row in rows}) > 1:
         plots.append(kinds_plot(groups, styles, point, prefix))
     plots += context_plots(groups, styles, point, prefix)
@@ -70,9 +70,18 @@ def means_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: 
     for place, policy in enumerate(order):
         each, colour = acceptance(groups[policy]), styles[policy].colour.light
         values = [row.accepted_per_iteration for row in groups[policy]]
-        axes.scatter(values, [place] * len(values), s=11, color=colour, alpha=0.35, linewidths=0)
+        axes.scatter(values, [place] * len(values), s=11, color=colour, alpha=0.35, linewidths=0, clip_on=False)
         axes.plot([each.low, each.high], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
-        axes.plot(each.mean, place, "o", color=PAPER.light, markeredgecolor=colour, markeredgewidth=2, markersize=7)
+        axes.plot(
+            each.mean,
+            place,
+            "o",
+            color=PAPER.light,
+            markeredgecolor=colour,
+            markeredgewidth=2,
+            markersize=7,
+            clip_on=False,
+        )
         axes.annotate(
             f"{each.mean:.2f}",
             (1, place),
@@ -83,7 +92,7 @@ def means_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: 
             fontsize=9,
             fontweight="bold" if policy == REFERENCE else "normal",
         )
-    axes.set_yticks(range(len(order)), order)
+    axes.set_yticks(range(len(order)), map(tick_label, order))
     axes.tick_params(axis="y", labelcolor=INK.light)
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.set_xlim(0, point.gamma + 0.1)
@@ -93,11 +102,13 @@ def means_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: 
     return Plot(f"{prefix}-acceptance", figure, caption)
 
 
-def positions_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: str) -> Plot:
-    """Acceptance by distance from the last committed token."""
+def positions_plots(groups: _Groups, styles: dict[str, Style], point: Point, prefix: str) -> list[Plot]:
+    """Acceptance by distance from the last committed token, where it was counted."""
+    curves = {policy: rates for policy, rows in groups.items() if (rates := position_rates(rows))}
+    if not curves:
+        return []
     figure, axes = panel(3.1)
-    for policy, rows in groups.items():
-        rates = position_rates(rows)
+    for policy, rates in curves.items():
         style = styles[policy]
         axes.plot(
             range(1, len(rates) + 1),
@@ -112,9 +123,8 @@ def positions_plot(groups: _Groups, styles: dict[str, Style], point: Point, pref
     axes.set_xlabel("position of the draft")
     axes.set_ylabel("accepted (%)")
     legend_above(axes, groups)
-    return Plot(
-        f"{prefix}-positions", figure, "Share of the drafts at each position that were accepted with all before them."
-    )
+    caption = "Share of the drafts at each position that were accepted with all before them."
+    return [Plot(f"{prefix}-positions", figure, caption)]
 
 
 def kinds_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: str) -> Plot:
@@ -152,7 +162,8 @@ def context_plots(groups: _Groups, styles: dict[str, Style], point: Point, prefi
     def octave(row: AcceptanceRow) -> int:
         return round(2 * math.log2(row.prompt_tokens))
 
-    if len({octave(row) for rows in groups.values() for row in rows}) < 2:
+    lengths = [row.prompt_tokens for rows in groups.values() for row in rows]
+    if max(lengths) < 1.8 * min(lengths):
         return []
     figure, axes = panel(3.1)
     ticks: list[int] = []
@@ -237,7 +248,7 @@ def selection_plots(groups: _Groups, styles: dict[str, Style], prefix: str) -> l
             each = bootstrap_mean(recalls[policy])
             axes.barh(place, 100 * each.mean, height=0.55, color=styles[policy].colour.light)
             axes.plot([100 * each.low, 100 * each.high], [place, place], color=INK.light, linewidth=1.2)
-        axes.set_yticks(range(len(order)), order)
+        axes.set_yticks(range(len(order)), map(tick_label, order))
         axes.tick_params(axis="y", labelcolor=INK.light)
         axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)

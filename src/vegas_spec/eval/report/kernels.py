@@ -85,7 +85,7 @@ def floor_plot(rows: Sequence[KernelRow], kernels: dict[str, str], floor: str, n
     axes.set_xlim(0, 108)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("share of the bandwidth floor (%)")
-    legend_above(axes, [_TEXT.get(text, text) for text in kernels.values()], 1)
+    legend_above(axes, [_TEXT.get(text, text) for text in kernels.values()])
     return Plot(name, figure, caption)
 
 

@@ -7,6 +7,7 @@ lightened to stand out from the background; curves differ in their marks too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -68,17 +69,11 @@ PHASES = {
 
 def policy_styles(labels: Iterable[str]) -> dict[str, Style]:
     """Give each label its style: policies always the same one, other labels (ablations) by order of appearance."""
-    styles: dict[str, Style] = {}
-    free = 0
-    for label in labels:
-        if label in styles:
-            continue
-        if label in _OWN:
-            styles[label] = _OWN[label]
-        else:
-            styles[label] = _OTHERS[free % len(_OTHERS)]
-            free += 1
-    return styles
+    wanted = list(dict.fromkeys(labels))
+    taken = {_OWN[label].colour for label in wanted if label in _OWN}
+    # Colours that no policy here has come first.
+    free = itertools.cycle(sorted(_OTHERS, key=lambda style: style.colour in taken))
+    return {label: _OWN[label] if label in _OWN else next(free) for label in wanted}
 
 
 def phase_colours(phases: Iterable[str]) -> dict[str, Colour]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,10 @@ from vegas_spec.eval.report.svg import PANEL_WIDTH
 from vegas_spec.eval.summary import tokens_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+
+_LEGEND_CHARACTERS = 52
+_LEGEND_ROW = 0.17  # inches
+_TICK_CHARACTERS = 20
 
 
 @dataclass(frozen=True)
@@ -80,20 +85,39 @@ def token_ticks(axes: Axes, contexts: Sequence[int]) -> None:
     axes.set_xlabel("context (tokens)")
 
 
-def legend_above(axes: Axes, order: Iterable[str], columns: int = 4) -> None:
-    """Put the legend above the axes, where it hides nothing, its entries in this order."""
+def legend_above(axes: Axes, order: Iterable[str]) -> None:
+    """Put the legend above the axes, where it hides nothing, its entries in this order.
+
+    There are as many columns as fit, and the figure grows by what the rows take, so that the axes keep their size.
+    """
     found = {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     labels = [label for label in dict.fromkeys(order) if label in found]
-    handles = [found[label] for label in labels]
-    if handles:
-        axes.legend(
-            handles,
-            labels,
-            ncols=min(columns, len(labels)),
-            loc="lower left",
-            bbox_to_anchor=(-0.02, 1.0),
-            borderaxespad=0.2,
-            columnspacing=1.1,
-            handletextpad=0.4,
-            handlelength=1.4,
-        )
+    if not labels:
+        return
+    columns = max(1, min(len(labels), _LEGEND_CHARACTERS // (max(map(len, labels)) + 4)))
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1))
+    axes.legend(
+        [found[label] for label in labels],
+        labels,
+        ncols=columns,
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1.0),
+        borderaxespad=0.2,
+        columnspacing=1.1,
+        handletextpad=0.4,
+        handlelength=1.4,
+    )
+
+
+def tick_label(label: str) -> str:
+    """Break the label of a variant, ``vegas:rows=all:score=logit``, into lines of some length."""
+    lines = [""]
+    for part in label.split(":"):
+        if lines[-1] and len(lines[-1]) + len(part) > _TICK_CHARACTERS:
+            lines[-1] += ":"
+            lines.append(part)
+        else:
+            lines[-1] += f":{part}" if lines[-1] else part
+    return "\n".join(lines)

@@ -17,7 +17,7 @@ def throughput_block(result: Result, prefix: str, heading: str, conditions: str)
     styles = policy_styles(label for sides in shapes.values() for label in sides)
     ratios = {shape: found for shape, sides in shapes.items() if (found := speedups(sides))}
     plots = speedup_plots(ratios, styles, prefix) + growth_plots(ratios, styles, prefix)
-    plots += phase_plots(shapes, prefix)
+    plots += phase_plots(shapes, prefix) + overhead_plots(shapes, styles, prefix)
     return Block(heading, conditions, plots, [speed_table(shapes)], [_baseline_sentence(shapes)])
 
 
@@ -85,7 +85,7 @@ def speedup_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Sty
     shown = dict.fromkeys(label for group in ratios.values() for label in group)
     for label in shown:
         axes.barh(0, 0, color=styles[label].colour.light, label=label)
-    legend_above(axes, [*shown, "predicted"], 3)
+    legend_above(axes, [*shown, "predicted"])
     caption = (
         "Decode throughput against plain decoding in the same run: bar, median of the repeats; line, their spread; "
         "diamond, the cost model's prediction from measured phases and acceptance."
@@ -162,6 +162,36 @@ def phase_plots(shapes: _Shapes, prefix: str) -> list[Plot]:
     axes.set_xlabel("time per iteration (ms)")
     legend_above(axes, phases)
     return [Plot(f"{prefix}-phases", figure, "Where the time of an iteration goes.")]
+
+
+def overhead_plots(shapes: _Shapes, styles: dict[str, Style], prefix: str) -> list[Plot]:
+    """What scores and selection add to a verification, by shape; nothing where it was not measured."""
+    bars = [
+        (shape, label, 100 * row.selection_overhead)
+        for shape, sides in shapes.items()
+        for label, row in sides.items()
+        if row.selection_overhead is not None
+    ]
+    if not bars:
+        return []
+    figure, axes = panel(1.3 + 0.22 * len(bars) + 0.1 * len(shapes))
+    place, ticks = 0.0, []
+    last: Shape | None = None
+    for shape, label, share in reversed(bars):
+        place += 0.5 if last is not None and shape != last else 0
+        last = shape
+        axes.barh(place, share, height=0.78, color=styles[label].colour.light)
+        text = f"{share:.1f}"
+        axes.annotate(text, (share, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+        ticks.append(place)
+        place += 1
+    axes.set_yticks(ticks, [f"{label}, {_text(shape)}" for shape, label, _ in reversed(bars)])
+    axes.tick_params(axis="y", labelcolor=INK.light, labelsize=8)
+    axes.set_ylim(-0.7, place - 0.3)
+    axes.margins(x=0.12)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("selection overhead (% of a verification)")
+    return [Plot(f"{prefix}-overhead", figure, "What scores and selection add to a verification without them.")]
 
 
 def speed_table(shapes: _Shapes) -> Table:
