@@ -219,13 +219,13 @@ def speed_table(shapes: _Shapes) -> Table:
         "policy",
         "context",
         "batch",
-        "temperature",
+        "T",
         "tokens/s",
         "repeats",
         "speedup",
         "predicted",
         "accepted",
-        "selection overhead (%)",
+        "selecting (%)",
     )
     return Table("Decode throughput", columns, lines)
 
