@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vegas_spec.eval.kernels.cases import BLOCK_SIZE, QUERY_LEN, TAIL, Case
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.ops.tuning import SparseTuning, VerifyTuning
 
 
 class Layer:
@@ -30,6 +31,11 @@ class Layer:
         self.query_start_loc = (torch.arange(case.batch + 1, device=device) * QUERY_LEN).int()
         self.seq_lens = torch.full((case.batch,), case.context, dtype=torch.int32, device=device)
         self.prefix_lens = self.seq_lens - QUERY_LEN + 1
+        self.tune()
+
+    def tune(self, verify: VerifyTuning | None = None, sparse: SparseTuning | None = None) -> None:
+        """Allocate scratch for these launch configurations; by default for those that the ops choose."""
+        case = self.case
         self.plan = VerifyPlan.allocate(
             num_heads=case.heads,
             num_kv_heads=case.kv_heads,
@@ -37,7 +43,8 @@ class Layer:
             max_query_len=QUERY_LEN,
             max_requests=case.batch,
             score_capacity=case.batch * case.context,
-            device=device,
+            device=self.device,
+            tuning=verify,
         )
         self.plan.prepare(self.query_start_loc, self.seq_lens)
         self.workspace = SparseWorkspace.allocate(
@@ -45,7 +52,8 @@ class Layer:
             num_kv_heads=case.kv_heads,
             head_dim=case.head_dim,
             max_requests=case.batch,
-            device=device,
+            device=self.device,
+            tuning=sparse,
         )
 
     def verify(self, score: str | None) -> None:
