@@ -1,29 +1,31 @@
 """Drafts are accepted as often as in the embedded engine, which is the method's readable statement."""
 
+import pytest
 import serving_models
 from serving_prompts import prompts
 
 from vegas_spec import LLM, SamplingParams
 
 
-def test_acceptance_is_the_embedded_engines(engines, model_folder):
+@pytest.mark.parametrize("policy", ["vegas", "stream"])
+def test_acceptance_is_the_embedded_engines(engines, model_folder, policy):
     """Where both select with the same ops."""
     # Random weights look everywhere, so that it takes much of the context to guess right now and then.
-    options = {"num_speculative_tokens": 3, "kv_budget": 0.9, "kv_budget_min": 8}
+    options = {"policy": policy, "num_speculative_tokens": 3, "kv_budget": 0.9, "kv_budget_min": 8}
     [prompt] = prompts(150, seed=12)
     llm = LLM(serving_models.save_tiny_model("qwen3", model_folder), dtype="float32", attention="kernels", **options)
     sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     [embedded] = llm.generate({"prompt_token_ids": prompt}, sampling)
 
     engines.start(
-        "accepting",
+        policy,
         "qwen3",
         speculative_config={"method": "vegas", "fall_back": False, **options},
         max_model_len=256,
         max_num_seqs=2,
     )
-    [[output]] = engines.generate("accepting", [prompt], {"max_tokens": 40})
-    counters = engines.counters("accepting")
+    [[output]] = engines.generate(policy, [prompt], {"max_tokens": 40})
+    counters = engines.counters(policy)
     assert output["tokens"] == embedded.outputs[0].token_ids
     assert 5 < embedded.stats.accepted < embedded.stats.drafted
     # The last iteration may differ: vLLM drafts past the last token that is wanted, the embedded engine does not.

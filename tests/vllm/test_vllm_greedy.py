@@ -191,8 +191,13 @@ def test_shared_prefix(engines):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"policy": "dense"}, {"granularity": "layer", "score": "logit"}, {"rows": "all", "num_speculative_tokens": 5}],
-    ids=["dense", "layer-logit", "all-rows"],
+    [
+        {"policy": "dense"},
+        {"policy": "stream"},
+        {"granularity": "layer", "score": "logit"},
+        {"rows": "all", "num_speculative_tokens": 5},
+    ],
+    ids=["dense", "stream", "layer-logit", "all-rows"],
 )
 def test_options(pair, asked):
     """Other ways to choose what drafts read change acceptance only."""

@@ -17,11 +17,11 @@ from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 Phase = Literal["verify", "draft"]
 
 
-def scored_rows(common: Any, gamma: int, falls_back: bool) -> ScoredRows:
+def scored_rows(common: Any, gamma: int, falls_back: bool, scores: bool = True) -> ScoredRows:
     """Which rows of a step are scored, from vLLM's description of the batch.
 
     An engine that falls back to plain decoding does so in steps of one row per request, which are not scored: one CUDA
-    graph serves all of them.
+    graph serves all of them. A policy that `scores` nothing wants to know only where each request's prefix ends.
 
     What is read on the host is there already: how many tokens each request runs, and whether they are its prompt's.
     """
@@ -30,7 +30,7 @@ def scored_rows(common: Any, gamma: int, falls_back: bool) -> ScoredRows:
     if falls_back and common.max_query_len == 1:
         return ScoredRows(starts, seq_lens, blocks, None, scored=False)
     if common.max_query_len <= gamma + 1 and (prefilling is None or not bool(prefilling.any())):
-        return ScoredRows(starts, seq_lens, blocks, None)
+        return ScoredRows(starts, seq_lens, blocks, None, scored=scores)
     bounds = common.query_start_loc_cpu.tolist()
     is_prompt = [False] * seq_lens.shape[0] if prefilling is None else prefilling[: seq_lens.shape[0]].tolist()
     is_prompt += [False] * (seq_lens.shape[0] - len(is_prompt))
@@ -41,11 +41,14 @@ def scored_rows(common: Any, gamma: int, falls_back: bool) -> ScoredRows:
         index.extend(range(max(start, end - 1) if prompt else start, end))
         compact.append(len(index))
     to_device = {"device": seq_lens.device, "non_blocking": True}
+    compact_starts = torch.tensor(compact, dtype=torch.int32).to(**to_device)
+    if not scores:
+        return ScoredRows(compact_starts, seq_lens, blocks, None, scored=False)
     # vLLM puts decoding requests first; padding, which is no prompt either, stands at the end.
     first_prompt = is_prompt.index(True) if True in is_prompt else 0
     together = all(is_prompt[first_prompt : common.num_reqs])
     return ScoredRows(
-        torch.tensor(compact, dtype=torch.int32).to(**to_device),
+        compact_starts,
         seq_lens,
         blocks,
         torch.tensor(index, dtype=torch.int64).to(**to_device),
@@ -93,7 +96,7 @@ class VegasMetadataBuilder:
         metadata.scored = None
         if self.draft_kv is not None:
             gamma = self.draft_kv.config.num_speculative_tokens
-            rows = scored_rows(common_attn_metadata, gamma, self.falls_back)
+            rows = scored_rows(common_attn_metadata, gamma, self.falls_back, self.draft_kv.scores)
             self.draft_kv.prepare(rows, self.selecting, self.block_size)
             metadata.scored = rows
             if rows.first_prompt > 0:

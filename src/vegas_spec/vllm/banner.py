@@ -36,10 +36,10 @@ def describe(
     if draft_kv is not None:
         num_bytes += draft_kv.num_bytes
         most = f", at most {draft_kv.most}"
+        chosen = f"chosen by {config.score} of {config.rows} rows per {config.granularity}"
         reads = (
             f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "
-            f"{config.kv_budget_min} tokens{most}), chosen by {config.score} of {config.rows} rows "
-            f"per {config.granularity}"
+            f"{config.kv_budget_min} tokens{most}), {chosen if draft_kv.scores else 'the first and the latest tokens'}"
         )
     else:
         reads = f"{layers} layers draft over the whole context"

@@ -5,6 +5,7 @@ Row ``i`` of a verified batch is row ``i`` of the draft's batch, so nothing here
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,8 @@ class ScoredRows:
     index : Tensor or None
         Where the scored rows stand among the step's tokens, int64; None if they are all of them.
     scored : bool
-        False for plain decoding, after which a draft is not expected; then there is one row per request.
+        False for plain decoding, after which a draft is not expected, with one row per request; and where the policy
+        scores nothing.
     first_prompt : int
         With `index`, the first request that reads its prompt, if all later ones do too and some before it decode;
         else 0.
@@ -59,7 +61,7 @@ class DraftKV:
     Parameters
     ----------
     config : VegasConfig
-        Budget, score, rows, granularity.
+        Policy, budget, score, rows, granularity.
     num_layers : int
         Layers with full attention, which all have these heads:
     num_heads, num_kv_heads, head_dim : int
@@ -91,6 +93,10 @@ class DraftKV:
         max_bytes: int | None,
         device: torch.device,
     ) -> None:
+        self.scores = config.policy != "stream"
+        """Whether verification decides what drafts read; else they read the first and the latest positions."""
+        if not self.scores:
+            config = dataclasses.replace(config, granularity="layer")
         self.config = config
         gamma = config.num_speculative_tokens
         # From the prefix to the last draft's own position: gamma verified drafts and gamma new ones.
@@ -120,7 +126,9 @@ class DraftKV:
             device=device,
         )
         self.unscored: dict[tuple[int, ...], tuple[ScoredRows, int]] = {}
-        """Rows and block size of the last step's plain decoding, by the layers that it concerns."""
+        """Rows and block size of the last step, if it was not scored, by the layers that it concerns."""
+        self.others: dict[tuple[int, ...], Tensor] = {}
+        """Of such layers, all but the first."""
         self.counts = torch.zeros(max_requests, dtype=torch.int32, device=device)
         self.slots = torch.zeros((num_layers, max_requests, groups, width), dtype=torch.int32, device=device)
 
@@ -145,15 +153,16 @@ class DraftKV:
         self.counts[:batch] = budgets(self.plan.prefix_lens[:batch], self.config).clamp(min=0, max=self.most)
 
     def choose_unscored(self) -> None:
-        """Before a draft that follows plain decoding after all: the first and the latest positions, in every layer."""
+        """Before a draft that nothing was scored for: the first and the latest positions, in every layer."""
         for layers, (rows, block_size) in self.unscored.items():
             batch = rows.seq_lens.shape[0]
             self.lay_out(rows)
             self.plan.score_offsets[:batch] = -1
             first = self.slots[layers[0], :batch]
             self.select(rows, first, block_size)
-            for layer in layers[1:]:
-                self.slots[layer, :batch] = first
+            if layers not in self.others:
+                self.others[layers] = torch.tensor(layers[1:], dtype=torch.int64, device=self.slots.device)
+            self.slots[:, :batch].index_copy_(0, self.others[layers], first.expand(len(layers) - 1, *first.shape))
         self.unscored.clear()
 
     def select(self, rows: ScoredRows, slots: Tensor, block_size: int) -> None:

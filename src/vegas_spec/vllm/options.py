@@ -30,7 +30,7 @@ FALL_BACK = "fall_back"
 """Ours, but no option of the method: whether to decode plainly where drafting cannot gain. True unless set."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
-POLICIES = ("vegas", "dense", "full")
+POLICIES = ("vegas", "stream", "dense", "full")
 COMPATIBLE_BACKENDS = ("CUSTOM", "FLASH_ATTN", "CPU_ATTN")
 """Attention backends a user may have named: ours is a subclass of the latter two, and is what CUSTOM stands for."""
 
@@ -197,7 +197,7 @@ def arrange_fall_back(vllm_config: Any) -> None:
     schedule, gamma = speculative.num_speculative_tokens_per_batch_size, speculative.num_speculative_tokens
     arranged = [(1, most - 1, gamma), (most, most, 0)]
     if (
-        ours["config"]["policy"] != METHOD
+        ours["config"]["policy"] == "dense"
         or schedule not in (None, arranged)
         or vllm_config.parallel_config.data_parallel_size > 1
         or most == 1

@@ -61,7 +61,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self.target_layers: dict[str, Any] = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         refusals.check_layers(self.target_layers)
         self.selecting_layers: dict[str, Any] = {}
-        if self.policy.score_request is not None:
+        if self.policy.selects:
             self.selecting_layers = {
                 n: layer for n, layer in self.target_layers.items() if layer.sliding_window is None
             }
