@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -93,7 +94,9 @@ def compare(sides: dict[str, Any]) -> None:
         for name, case in side.get("cases", {}).items():
             base = stock.get("cases", {}).get(name)
             if base:
-                case["speedup"] = case["tokens_per_second"]["median"] / base["tokens_per_second"]["median"]
+                case["speedup"] = statistics.median(case["tokens_per_second"]) / statistics.median(
+                    base["tokens_per_second"]
+                )
         if stock.get("kv_blocks") and side.get("kv_blocks"):
             side["kv_blocks_of_stock"] = side["kv_blocks"] / stock["kv_blocks"]
 
@@ -184,15 +187,11 @@ def measure(arguments: argparse.Namespace) -> None:
         }
     for context, batch in arguments.cases:
         for temperature in arguments.temperatures:
-            made = side.case(
-                lambda context=context, batch=batch: prompts(context, batch),
-                temperature,
-                arguments.max_tokens,
-                arguments.repeats,
-            )
+            tokens = prompts(context, batch)
+            made = side.case(tokens, temperature, arguments.max_tokens, arguments.repeats)
             result["cases"][f"{context} x {batch}, temperature {temperature}"] = made
             if arguments.profile:
-                made["kernels"] = side.profile(prompts(context, batch), temperature)
+                made["kernels"] = side.profile(tokens, temperature)
             print(arguments.side, context, batch, temperature, json.dumps(made), file=sys.stderr, flush=True)
             write(arguments.folder / f"{arguments.side}.json", result)
     (arguments.folder / f"{arguments.side}.done").touch()
