@@ -1,6 +1,8 @@
 """Which rows are scored, and what the buffers between verification and draft hold; without vLLM."""
 
+import dataclasses
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -231,3 +233,54 @@ def test_a_scored_step_forgets_the_plain_one():
     assert rows.scored
     verify(draft_kv, rows, torch.randn(8, 2, BLOCK, 64))
     assert not draft_kv.unscored
+
+
+@pytest.mark.parametrize("phase", ["verify", "draft"])
+def test_a_cache_in_bytes_is_fp8_with_scales(phase):
+    """Bytes with scales, and a query that vLLM quantised, give what the values that they stand for give."""
+
+    class Own:
+        scale, logits_soft_cap, sinks = 0.125, None, None
+
+    generator = torch.Generator().manual_seed(0)
+    quantised = torch.randn(16, 2, BLOCK, 64, generator=generator).to(torch.float8_e4m3fn)
+    query8 = torch.randn(8, 4, 32, generator=generator).to(torch.float8_e4m3fn)
+    layer = SimpleNamespace(**{f"_{name}_scale": torch.tensor(s) for name, s in (("q", 0.5), ("k", 2.0), ("v", 0.25))})
+    plain = quantised.float() * torch.cat([torch.full((32,), 2.0), torch.full((32,), 0.25)])
+    outputs, slots = [], []
+    for cache, query in ((quantised.view(torch.uint8), query8), (plain, 0.5 * query8.float())):
+        attention = type("VegasOwn", (VegasAttention, Own), {})()
+        attention.vegas = LayerDraftKV(make(), 0)
+        step = batch((4, 20, False), (4, 100, False))
+        rows = scored_rows(step, gamma=3, falls_back=False)
+        attention.vegas.owner.prepare(rows, (0, 1), BLOCK)
+        metadata = SimpleNamespace(num_actual_tokens=8, phase="verify", scored=rows, seq_lens=step.seq_lens)
+        output = torch.zeros(8, 4, 32)
+        attention.forward(layer, query, None, None, cache, metadata, output)
+        if phase == "draft":
+            metadata = SimpleNamespace(num_actual_tokens=2, phase="draft", seq_lens=step.seq_lens)
+            output = torch.zeros(2, 4, 32)
+            attention.forward(layer, query[:2], None, None, cache, metadata, output)
+        outputs.append(output)
+        slots.append(attention.vegas.owner.slots)
+    torch.testing.assert_close(*outputs)
+    assert torch.equal(*slots)
+    assert outputs[0].abs().max() > 0
+
+
+def test_a_policy_that_scores_nothing():
+    """Stream: each request's prefix ends at its first row, or at a prompt's last; one set serves all heads."""
+    draft_kv = make(config=dataclasses.replace(CONFIG, policy="stream"))
+    step = batch((4, 100, False), (10, 30, True))
+    rows = scored_rows(step, gamma=3, falls_back=False, scores=draft_kv.scores)
+    assert not rows.scored
+    draft_kv.prepare(rows, (0, 1), BLOCK)
+    draft_kv.choose_unscored()
+    assert draft_kv.slots.shape[2] == 1
+    for request, prefix in enumerate((97, 30)):
+        count = CONFIG.budget(prefix)
+        table = step.block_table_tensor[request].tolist()
+        first = min(16, count)
+        positions = [*range(first), *range(prefix - count + first, prefix + draft_kv.tail)]
+        expected = [table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
+        assert draft_kv.slots[:, request, 0, : count + draft_kv.tail].tolist() == [expected, expected]

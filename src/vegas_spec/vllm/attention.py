@@ -134,16 +134,15 @@ class VegasAttention:
         if attn_metadata is None or self.vegas is None:
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         tokens = attn_metadata.num_actual_tokens
-        keys, values = kv_cache.transpose(1, 2).chunk(2, dim=-1)
-        like = Likeness(self.scale, self.logits_soft_cap or None, self.sinks)
+        asking, keys, values, like = self.ops_inputs(layer, query, kv_cache, output.dtype)
         if attn_metadata.phase == "draft":
-            self.vegas.draft(query[:tokens], keys, values, attn_metadata.seq_lens, like, out=output[:tokens])
+            self.vegas.draft(asking[:tokens], keys, values, attn_metadata.seq_lens, like, out=output[:tokens])
             return output
         rows = attn_metadata.scored
         if not rows.scored:
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         if rows.index is None:
-            self.vegas.verify(query[:tokens], keys, values, rows, like, out=output[:tokens])
+            self.vegas.verify(asking[:tokens], keys, values, rows, like, out=output[:tokens])
             return output
         if rows.first_prompt > 0:
             own = slice(attn_metadata.first_prompt_token, None)
@@ -151,11 +150,28 @@ class VegasAttention:
             self.dense(layer, *tensors, *args, **kwargs)
         else:
             self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
-        scored_query = query[rows.index]
+        scored_query = asking[rows.index]
         scored_out = torch.empty_like(scored_query)
         self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
         output[rows.index] = scored_out.to(output.dtype)
         return output
+
+    def ops_inputs(
+        self, layer: Any, query: Tensor, kv_cache: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, Likeness]:
+        """Query, keys and values as the ops take them, and what they need to know of the layer.
+
+        A cache in bytes is FP8 (e4m3) with one scale for keys and one for values; vLLM quantises the query for its own
+        attention then, and ours takes it back to half precision. Scales stay on the device.
+        """
+        like = Likeness(self.scale, self.logits_soft_cap or None, self.sinks)
+        if kv_cache.element_size() == 1:
+            kv_cache = kv_cache.view(torch.float8_e4m3fn)
+            like = dataclasses.replace(like, key_scale=layer._k_scale.view(1), value_scale=layer._v_scale.view(1))
+            if query.element_size() == 1:
+                query = query.to(dtype) * layer._q_scale
+        keys, values = kv_cache.transpose(1, 2).chunk(2, dim=-1)
+        return query, keys, values, like
 
     def dense(self, *args: Any, **kwargs: Any) -> Tensor:
         """The backend's own attention."""

@@ -46,11 +46,13 @@ class ScoredRows:
 
 @dataclass(frozen=True)
 class Likeness:
-    """What makes a layer's attention its own: scale of the logits, soft-cap, sinks."""
+    """What makes a layer's attention its own: scale of the logits, soft-cap, sinks; scales of a cache in FP8."""
 
     scale: float
     softcap: float | None
     sinks: Tensor | None
+    key_scale: Tensor | None = None
+    value_scale: Tensor | None = None
 
 
 class DraftKV:
@@ -211,6 +213,8 @@ class LayerDraftKV:
             rows=owner.config.rows,
             softcap=like.softcap,
             sinks=like.sinks,
+            key_scale=like.key_scale,
+            value_scale=like.value_scale,
         )
         owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1])
 
@@ -239,4 +243,6 @@ class LayerDraftKV:
             scale=like.scale,
             softcap=like.softcap,
             sinks=like.sinks,
+            key_scale=like.key_scale,
+            value_scale=like.value_scale,
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vegas_spec.config import VegasConfig
+from vegas_spec.vllm.memory import cache_itemsize
 
 VERIFY_COST = 1.08
 SUSPEND_BELOW, RESUME_ABOVE = 1.0, 1.1
@@ -63,7 +64,8 @@ class Cost:
         head = model.get_vocab_size() * hidden * itemsize / ranks
         kinds = getattr(hf, "layer_types", None) or ["full_attention"] * layers
         full = sum(kind == "full_attention" for kind in kinds)
-        return cls(weights + head + layers * LAYER_BYTES, full * kv_heads * head_dim * 2 * itemsize)
+        per_token = full * kv_heads * head_dim * 2 * cache_itemsize(vllm_config)
+        return cls(weights + head + layers * LAYER_BYTES, per_token)
 
 
 def _bytes_per_weight(quantization: str | None, itemsize: int) -> float:

@@ -35,6 +35,12 @@ def memory_limits(vllm_config: Any, layers: dict[str, Any]) -> MemoryLimits:
     if not platform.is_cuda_alike():
         return MemoryLimits(contexts, None)
     device_bytes = platform.get_device_total_memory()
-    element = vllm_config.model_config.dtype.itemsize
+    element = cache_itemsize(vllm_config)
     token_bytes = sum(2 * layer.num_kv_heads * layer.head_size * element for layer in layers.values())
     return MemoryLimits(min(contexts, device_bytes // token_bytes), int(DRAFT_KV_SHARE * device_bytes))
+
+
+def cache_itemsize(vllm_config: Any) -> int:
+    """Bytes of one number in the KV cache."""
+    quantised = str(vllm_config.cache_config.cache_dtype).startswith("fp8")
+    return 1 if quantised else int(vllm_config.model_config.dtype.itemsize)
