@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,17 +39,8 @@ def main() -> None:
     if arguments.side:
         measure(arguments)
         return
-    from vegas_spec.eval.environment import environment
+    from vegas_spec.eval.results import Result, save
 
-    result: dict[str, Any] = {
-        **environment(),
-        "model": arguments.shape or Path(arguments.model).name,
-        "options": arguments.options,
-        "engine": arguments.engine,
-        "max_tokens": arguments.max_tokens,
-        "imposed_acceptance": arguments.acceptance,
-        "sides": {side: {} for side in arguments.sides},
-    }
     with tempfile.TemporaryDirectory() as folder:
         running = {}
         for side in arguments.sides:
@@ -58,13 +48,44 @@ def main() -> None:
             if not arguments.together:
                 finish({side: running[side]}, Path(folder))
         finish(running, Path(folder))
-        for side in arguments.sides:
-            found = Path(folder, f"{side}.json")
-            result["sides"][side] = json.loads(found.read_text()) if found.exists() else {}
-    compare(result["sides"])
-    print(json.dumps(result, indent=1))
+        found = {side: Path(folder, f"{side}.json") for side in arguments.sides}
+        sides = {side: json.loads(path.read_text()) for side, path in found.items() if path.exists()}
+    shared = ("options", "engine", "max_tokens", "repeats", "prompts")
+    settings = {name: getattr(arguments, name) for name in shared}
+    if arguments.acceptance:
+        settings["imposed_acceptance"] = arguments.acceptance
+    rows = [row(side, case, measured) for side, measured in sides.items() for case in measured.pop("cases")]
+    name = arguments.shape or Path(arguments.model).name
+    result = Result.of_this_run("throughput", name, {**settings, "sides": sides}, rows)
+    print(json.dumps(result.to_dict(), indent=1))
     if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        save(result, arguments.out)
+
+
+def row(side: str, case: dict[str, Any], measured: dict[str, Any]) -> Any:
+    """A case of a side in the terms of `vegas report`, with what the cost model predicts of it."""
+    from vegas_spec.config import VegasConfig
+    from vegas_spec.eval.bench_throughput import predicted_speedup
+    from vegas_spec.eval.cost_model import ModelSize
+    from vegas_spec.eval.results import ThroughputRow
+
+    speculative = measured["speculative_config"] or {}
+    known = {name: value for name, value in speculative.items() if name in VegasConfig().to_dict()}
+    vegas = speculative.get("method") == "vegas"
+    config = VegasConfig.from_dict(known) if vegas else None
+    prediction = None
+    if config is not None:
+        share = config.budget(case["context"]) / case["context"] if config.policy == "vegas" else 1.0
+        size, gamma = ModelSize(**measured["size"]), config.num_speculative_tokens
+        accepted = case["accepted_per_iteration"]
+        prediction = predicted_speedup(size, case["context"], case["batch"], gamma, accepted, share)
+    return ThroughputRow(
+        policy="full" if side == "stock" else side,
+        config=config.to_dict() if config else speculative,
+        engine="vllm",
+        predicted_speedup=prediction,
+        **case,
+    )
 
 
 def start(side: str, folder: Path) -> subprocess.Popen[bytes]:
@@ -85,20 +106,6 @@ def finish(running: dict[str, subprocess.Popen[bytes]], folder: Path) -> None:
     for side, process in running.items():
         if process.returncode:
             print(f"{side} failed with exit code {process.returncode}", file=sys.stderr)
-
-
-def compare(sides: dict[str, Any]) -> None:
-    """Add every side's speed-up over stock, case by case."""
-    stock = sides.get("stock", {})
-    for side in sides.values():
-        for name, case in side.get("cases", {}).items():
-            base = stock.get("cases", {}).get(name)
-            if base:
-                case["speedup"] = statistics.median(case["tokens_per_second"]) / statistics.median(
-                    base["tokens_per_second"]
-                )
-        if stock.get("kv_blocks") and side.get("kv_blocks"):
-            side["kv_blocks_of_stock"] = side["kv_blocks"] / stock["kv_blocks"]
 
 
 def parse() -> argparse.Namespace:
@@ -166,14 +173,14 @@ def measure(arguments: argparse.Namespace) -> None:
     if arguments.together:
         # vLLM's memory profile would take the other engines' memory for its own.
         engine |= {"gpu_memory_utilization": 0.9 / len(arguments.sides), "kv_cache_memory_bytes": arguments.kv_bytes}
-    result: dict[str, Any] = {"speculative_config": engine["speculative_config"], "cases": {}}
+    result: dict[str, Any] = {"speculative_config": engine["speculative_config"], "cases": []}
     with tempfile.TemporaryDirectory() as folder:
         if arguments.shape:
             engine |= shape_arguments(arguments.shape, Path(folder))
         else:
             engine |= {"model": arguments.model, "tokenizer": arguments.tokenizer}
         side = Side(engine | arguments.engine)
-    result |= {"seconds_to_start": side.seconds_to_start, "kv_blocks": side.kv_blocks}
+    result |= {"size": side.size, "seconds_to_start": side.seconds_to_start, "kv_blocks": side.kv_blocks}
     tokenizer = side.llm.get_tokenizer() if arguments.prompts == "text" else None
     vocab_size = side.llm.llm_engine.vllm_config.model_config.get_vocab_size()
     wait_for_turn(arguments)
@@ -188,11 +195,13 @@ def measure(arguments: argparse.Namespace) -> None:
     for context, batch in arguments.cases:
         for temperature in arguments.temperatures:
             tokens = prompts(context, batch)
-            made = side.case(tokens, temperature, arguments.max_tokens, arguments.repeats)
-            result["cases"][f"{context} x {batch}, temperature {temperature}"] = made
+            case = {"context": context, "batch": batch, "temperature": temperature}
+            case |= side.case(tokens, temperature, arguments.max_tokens, arguments.repeats)
+            result["cases"].append(case)
             if arguments.profile:
-                made["kernels"] = side.profile(tokens, temperature)
-            print(arguments.side, context, batch, temperature, json.dumps(made), file=sys.stderr, flush=True)
+                profile = result.setdefault("kernels", {})
+                profile[f"{context} x {batch}, temperature {temperature}"] = side.profile(tokens, temperature)
+            print(arguments.side, json.dumps(case), file=sys.stderr, flush=True)
             write(arguments.folder / f"{arguments.side}.json", result)
     (arguments.folder / f"{arguments.side}.done").touch()
 
