@@ -50,11 +50,12 @@ def speedup_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Sty
             axes.plot([each.low, each.high], [place, place], color=INK.light, linewidth=1.2)
             axes.annotate(
                 f"{each.ratio:.2f}{TIMES}",
-                (max(each.high, each.row.predicted_speedup or 0), place),
+                (1, place),
+                xycoords=("axes fraction", "data"),
                 xytext=(6, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=8,
+                fontsize=8.5,
                 fontweight="bold" if label == REFERENCE else "normal",
             )
             if each.row.predicted_speedup is not None:
@@ -78,7 +79,7 @@ def speedup_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Sty
     axes.tick_params(axis="y", labelcolor=INK.light)
     axes.set_ylim(-0.8, place - 0.9)
     axes.set_xlim(0, None)
-    axes.margins(x=0.14)
+    axes.margins(x=0.05)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("decode throughput, plain decoding = 1")
     axes.set_ylabel(f"context {TIMES} batch")
