@@ -120,6 +120,8 @@ def test_one_token(model: str, capsys: pytest.CaptureFixture[str]):
         (["--prompt", "x" * 2000], "has 2000 tokens, but the context is 1024"),
         ([*PROMPT, "--chat"], "has no chat template"),
         ([*PROMPT, "--json", "--stop", ""], "stop must be"),
+        ([*PROMPT, "--hf-overrides", "yarn"], "--hf-overrides must be a JSON object; got 'yarn'"),
+        ([*PROMPT, "--hf-overrides", "[1]"], "--hf-overrides must be a JSON object"),
     ],
 )
 def test_bad_input(model: str, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]):

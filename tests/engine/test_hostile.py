@@ -260,6 +260,36 @@ def test_options_of_a_loaded_model_for_one_that_is_not(folder: Path) -> None:
         LLM(str(folder), TOKENIZER)
 
 
+def test_a_configuration_with_other_values(folder: Path) -> None:
+    """YaRN over a longer context: the engine does what transformers does with a configuration that says so."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    overrides = {"rope_parameters": rope, "max_position_embeddings": 512}
+    llm = LLM(str(folder), hf_overrides=overrides, dtype="float32")
+    assert llm.max_model_len == 512
+    config = transformers.AutoConfig.from_pretrained(folder)
+    theta = config.rope_parameters["rope_theta"]
+    config.rope_parameters = {**rope, "rope_theta": theta}
+    config.max_position_embeddings = 512
+    other = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
+    prompt = random_prompt(300)
+    [output] = llm.generate([{"prompt_token_ids": prompt}], SamplingParams(temperature=0, max_tokens=12))
+    ids = torch.tensor([prompt])
+    [expected] = other.generate(ids, max_new_tokens=12, do_sample=False, attention_mask=torch.ones_like(ids)).tolist()
+    assert list(output.outputs[0].token_ids) == expected[300:]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"rope_parameter": {}}, "got 'rope_parameter'; did you mean 'rope_parameters'"),
+        ({"_name_or_path": "x"}, "must name keys of the model's configuration; got '_name_or_path'"),
+    ],
+)
+def test_overrides_of_what_is_not_there(folder: Path, overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(str(folder), hf_overrides=overrides)
+
+
 # --- GGUF -----------------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,7 @@ def acceptance(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
     max_model_len: flags.MaxModelLen = None,
 ) -> None:
     """Measure accepted drafts per iteration: policies x budgets x gammas x workloads, with 95 % intervals over prompts.
@@ -87,6 +88,7 @@ def acceptance(
         dtype=dtype,
         device=device,
         revision=revision,
+        hf_overrides=hf_overrides,
         max_model_len=max_model_len,
         max_num_seqs=batch,
         attention=attention,
@@ -104,6 +106,7 @@ def acceptance(
         "ignore_eos": ignore_eos,
         "trace_every": trace,
         "kv_budget_min": kv_budget_min,
+        "hf_overrides": hf_overrides,
         "workloads": list(asked),
         **common,
     }

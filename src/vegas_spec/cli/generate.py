@@ -54,6 +54,7 @@ def generate(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
     max_model_len: flags.MaxModelLen = None,
 ) -> None:
     """Continue a prompt; the output is the model's own, drafting only makes it come sooner."""
@@ -81,6 +82,7 @@ def generate(
         dtype=dtype,
         device=device,
         revision=revision,
+        hf_overrides=hf_overrides,
         max_model_len=max_model_len,
         **flags.drafting(context, config, model, console),
     )

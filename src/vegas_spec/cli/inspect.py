@@ -42,6 +42,7 @@ def inspect(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
     max_model_len: flags.MaxModelLen = None,
 ) -> None:
     """Complete a prompt greedily and draw what each iteration's verification chose, over the text.
@@ -62,6 +63,7 @@ def inspect(
         dtype=dtype,
         device=device,
         revision=revision,
+        hf_overrides=hf_overrides,
         max_model_len=max_model_len,
         **flags.drafting(context, config, model, console),
     )

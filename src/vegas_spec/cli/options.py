@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Dtype = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODEL)]
 Revision = Annotated[str | None, typer.Option("--revision", help="Of a hub model.", rich_help_panel=_MODEL)]
+HfOverrides = Annotated[
+    str | None,
+    typer.Option(
+        "--hf-overrides",
+        metavar="JSON",
+        help="Values for keys of the model's configuration, such as rope_parameters.",
+        rich_help_panel=_MODEL,
+    ),
+]
 MaxModelLen = Annotated[
     int | None,
     typer.Option("--max-model-len", help="Most tokens of prompt and output together.", rich_help_panel=_MODEL),
@@ -113,10 +123,13 @@ def load(model: str, console: Console, **options: Any) -> LLM:
     console : Console
         Where waiting is shown.
     **options
-        Of `vegas_spec.LLM`.
+        Of `vegas_spec.LLM`; ``hf_overrides`` as the JSON that was given.
 
     """
     from vegas_spec.config import VegasConfig
+
+    if options.get("hf_overrides") is not None:
+        options["hf_overrides"] = read_json_object("--hf-overrides", options["hf_overrides"])
 
     config_options = VegasConfig.__dataclass_fields__
     VegasConfig.from_dict({name: value for name, value in options.items() if name in config_options})
@@ -129,6 +142,17 @@ def load(model: str, console: Console, **options: Any) -> LLM:
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         return LLM(model, **options)
+
+
+def read_json_object(flag: str, text: str) -> dict[str, Any]:
+    """Parse a flag's JSON object."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} must be a JSON object; got {text!r} ({error})") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{flag} must be a JSON object; got {text!r}")
+    return values
 
 
 def place_of(model: str, console: Console) -> str:

@@ -45,6 +45,7 @@ def verify(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
     max_model_len: flags.MaxModelLen = None,
 ) -> None:
     """Run the same prompts plainly and with drafts, greedily, and compare token by token.
@@ -63,6 +64,7 @@ def verify(
         dtype=dtype,
         device=device,
         revision=revision,
+        hf_overrides=hf_overrides,
         max_model_len=max_model_len,
         **flags.drafting(context, config, model, console),
     )

@@ -6,7 +6,7 @@ import functools
 import operator
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from torch import Tensor
@@ -46,7 +46,7 @@ class LLM:
         Hub id, folder, GGUF file, or a loaded model (which then belongs to this engine).
     tokenizer : transformers.PreTrainedTokenizerBase, optional
         For a loaded model; the others bring their own.
-    dtype, device, revision : str
+    dtype, device, revision, hf_overrides
         See `vegas_spec.engine.model.load_model`.
     max_model_len : int, optional
         Most tokens of a request, prompt and output; at most, and by default, what the model was made for.
@@ -78,6 +78,7 @@ class LLM:
         dtype: str = "auto",
         device: str = "auto",
         revision: str | None = None,
+        hf_overrides: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
         max_num_seqs: int = 8,
         prefill_chunk_size: int = 512,
@@ -93,12 +94,15 @@ class LLM:
         if isinstance(model, str | os.PathLike):
             if tokenizer is not None:
                 raise invalid("tokenizer", "left out: a model that is loaded by name brings its own", tokenizer)
-            self.model = load_model(os.fspath(model), dtype=dtype, device=device, revision=revision)
+            self.model = load_model(
+                os.fspath(model), dtype=dtype, device=device, revision=revision, hf_overrides=hf_overrides
+            )
         else:
             for option, value, default in (
                 ("dtype", dtype, "auto"),
                 ("device", device, "auto"),
                 ("revision", revision, None),
+                ("hf_overrides", hf_overrides, None),
             ):
                 if value != default:
                     raise invalid(option, "left out: a loaded model keeps its own", value)

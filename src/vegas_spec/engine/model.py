@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,14 @@ class _Look(Step):
         return torch.zeros_like(query).transpose(0, 1)
 
 
-def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision: str | None = None) -> Model:
+def load_model(
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    hf_overrides: Mapping[str, Any] | None = None,
+) -> Model:
     """Load a model by hub id, folder or GGUF file: safetensors or GGUF only, and no code from the model.
 
     Parameters
@@ -150,9 +157,14 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
         ``auto`` is the first GPU, else the CPU.
     revision : str, optional
         Of a hub model.
+    hf_overrides : mapping, optional
+        Values for keys of the model's Hugging Face configuration, such as ``max_position_embeddings``; a mapping
+        changes the keys that it has of one there, such as ``rope_parameters``. Not for GGUF files.
 
     Raises
     ------
+    ConfigError
+        If the configuration has no such key.
     ModelError
         If it cannot be found or read, or its architecture is not supported.
 
@@ -168,7 +180,11 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
     with _explained(name):
         if "gguf_file" not in options:
             # Refuse by the config, before gigabytes of weights are read.
-            check_supported(AutoConfig.from_pretrained(source, trust_remote_code=False, **options), name)
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+            options["config"] = _overridden(config, hf_overrides or {})
+            check_supported(config, name)
+        elif hf_overrides:
+            raise ConfigError("hf_overrides are for models in folders and on the hub; a GGUF file is read as it is")
         module = AutoModelForCausalLM.from_pretrained(
             source,
             trust_remote_code=False,
@@ -178,6 +194,18 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto", revision
             **(dequantise() if "gguf_file" in options else {}),
         )
     return Model(module.to(place), load_tokenizer(name, revision), name)
+
+
+def _overridden(config: Any, values: Mapping[str, Any]) -> Any:
+    known = [key for key in vars(config) if not key.startswith("_")]
+    for key, value in values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"hf_overrides must name keys of the model's configuration; got {key!r}{hint}")
+        now = getattr(config, key)
+        setattr(config, key, {**now, **value} if isinstance(value, Mapping) and isinstance(now, Mapping) else value)
+    return config
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
@@ -272,7 +300,7 @@ def _explained(name: str) -> Iterator[None]:
     """Say in one sentence why a model cannot be read; loaders raise whatever their file formats raise."""
     try:
         yield
-    except (ModelError, MemoryError):
+    except (ModelError, ConfigError, MemoryError):
         raise
     except Exception as error:
         cause = str(error).strip().splitlines()
