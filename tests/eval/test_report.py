@@ -79,6 +79,8 @@ def test_what_was_not_measured_is_not_drawn():
     bare = cases.without(cases.throughput(), "predicted_speedup", "milliseconds", "selection_overhead")
     assert figures(html_of(bare)) == ["throughput-speedup", "throughput-growth-16"]
     assert ">predicted</text>" not in html_of(bare)
+    assert '<th class="n">tokens/s</th>' in html_of(bare)
+    assert "selecting (%)" not in html_of(bare)
     few = cases.without(cases.acceptance(sweep=False), "recall", "overlap_by_distance")
     assert "acceptance-pareto" not in figures(html_of(few))
     assert not {"acceptance-recall", "acceptance-overlap"} & set(figures(html_of(few)))

@@ -102,7 +102,16 @@ def test_a_label_that_comes_twice_is_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(512, "512"), (1024, "1K"), (1536, "1.5K"), (16_384, "16K"), (122_880, "120K")]
+    ("count", "text"),
+    [
+        (512, "512"),
+        (1024, "1K"),
+        (1536, "1.5K"),
+        (16_384, "16K"),
+        (122_880, "120K"),
+        (28_000, "28K"),
+        (12_307, "12K"),
+    ],
 )
 def test_numbers_of_tokens(count: int, text: str):
     assert summary.tokens_text(count) == text

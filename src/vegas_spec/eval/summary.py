@@ -195,10 +195,10 @@ def speedups(side_by_side: dict[str, ThroughputRow]) -> dict[str, Speedup]:
 
 
 def tokens_text(count: int) -> str:
-    """Write a number of tokens the way people do: 512, 16K, 120K."""
-    if count < 1024:
+    """Write a number of tokens the way people do: 512; 16K for 16,384 and for 16,000; 1.5K."""
+    if count < 1000:
         return str(count)
-    thousands = count / 1024
+    thousands = count / (1024 if count % 512 == 0 else 1000)
     return f"{thousands:.0f}K" if thousands >= 10 or thousands.is_integer() else f"{thousands:.1f}K"
 
 

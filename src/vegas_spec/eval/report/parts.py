@@ -37,6 +37,12 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
+    def without_empty_columns(self) -> Table:
+        """Leave out what no row has."""
+        kept = [place for place in range(len(self.columns)) if any(row[place] != "" for row in self.rows)]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return Table(self.title, [self.columns[place] for place in kept], rows)
+
     def text(self, column: int, value: float) -> str:
         """Write a number with as many decimals as its column needs (at most 4 beyond the point)."""
         return f"{value:.{self._decimals[column]}f}" if isinstance(value, float) else str(value)

@@ -72,7 +72,7 @@ def speedup_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Sty
                 predicted = True
             place += 1
         ticks.append((first + place - 1) / 2)
-        names.append(_text(shape) + (f"\nT = {shape.temperature:g}" if shape.temperature else ""))
+        names.append(_text(shape).replace(", ", "\n"))
         place += 0.7
     axes.axvline(1, color=MUTED.light, linewidth=1, linestyle=(0, (3, 2)))
     axes.set_yticks(ticks, names)
@@ -116,14 +116,23 @@ def growth_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Styl
             )
             model = [(c, e.row.predicted_speedup) for c, e in curve if e.row.predicted_speedup is not None]
             if model:
-                axes.plot(*zip(*model, strict=True), color=style.colour.light, linewidth=1, linestyle=(0, (3, 2)))
+                axes.plot(
+                    *zip(*model, strict=True),
+                    marker="D",
+                    markersize=4,
+                    markerfacecolor=PAPER.light,
+                    color=style.colour.light,
+                    linewidth=1,
+                    linestyle=(0, (3, 2)),
+                )
         axes.axhline(1, color=MUTED.light, linewidth=1)
         token_ticks(axes, [shape.context for shape in own])
         axes.set_ylim(0, None)
         axes.set_ylabel("speedup")
         legend_above(axes, styles)
         name = f"{prefix}-growth-{batch}" + (f"-t{temperature:g}" if temperature else "")
-        caption = f"Speedup over context at batch {batch}; dashed, the cost model's prediction."
+        at = f"batch {batch}" + (f" and temperature {temperature:g}" if temperature else "")
+        caption = f"Speedup over context at {at}; hollow, where there is one, the cost model's prediction."
         plots.append(Plot(name, figure, caption))
     return plots
 
@@ -228,7 +237,7 @@ def speed_table(shapes: _Shapes) -> Table:
         "accepted",
         "selecting (%)",
     )
-    return Table("Decode throughput", columns, lines)
+    return Table("Decode throughput", columns, lines).without_empty_columns()
 
 
 def _baseline_sentence(shapes: _Shapes) -> str:
@@ -239,7 +248,8 @@ def _baseline_sentence(shapes: _Shapes) -> str:
 
 
 def _text(shape: Shape) -> str:
-    return f"{tokens_text(shape.context)} {TIMES} {shape.batch}"
+    temperature = f", T = {shape.temperature:g}" if shape.temperature else ""
+    return f"{tokens_text(shape.context)} {TIMES} {shape.batch}{temperature}"
 
 
 def _rounded(value: float | None, digits: int) -> float | str:

@@ -101,7 +101,7 @@ def tuning_table(rows: Sequence[TuningRow]) -> Table:
         for row in rows
     ]
     columns = ("step", "drafts", "budget (%)", "accepted", "tokens/s", "predicted tokens/s", "")
-    return Table("Points of the tuning", columns, lines)
+    return Table("Points of the tuning", columns, lines).without_empty_columns()
 
 
 def _outcome(rows: Sequence[TuningRow]) -> str:
