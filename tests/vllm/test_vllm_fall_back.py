@@ -6,8 +6,27 @@ from serving_prompts import VEGAS, prompts
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack
 
-GIB = 2**30
-QWEN3_8B = Cost(fixed=15.3 * GIB + 36 * 0.125 * GIB, per_token=36 * 8 * 128 * 2 * 2)
+QWEN3_8B = Cost(weights=15.1e9, per_token=36 * 8 * 128 * 2 * 2, layers=36)
+CODER = Cost(weights=3.09e9, per_token=28 * 2 * 128 * 2 * 2, layers=28)
+BANDWIDTH = 4.27e9
+"""Bytes that an H200 reads in a millisecond."""
+
+
+@pytest.mark.parametrize(
+    ("cost", "context", "batch", "plain", "verify", "draft"),
+    [
+        (QWEN3_8B, 32_768, 16, 22.5, 26.8, 5.83),
+        (QWEN3_8B, 130_000, 4, 22.3, 25.0, 5.88),
+        (QWEN3_8B, 130_000, 1, 9.61, 11.7, 5.23),
+        (CODER, 28_000, 32, 7.47, 10.8, 2.26),
+    ],
+)
+def test_cost_is_what_was_measured(cost, context, batch, plain, verify, draft):
+    """Milliseconds of `benchmarks/results/vllm_decode_8b.json` and `vllm_decode_1.5b.json`."""
+    tokens, read = context * batch, VegasConfig().budget(context) * batch
+    assert cost.plain(tokens) / BANDWIDTH == pytest.approx(plain, rel=0.2)
+    assert cost.verify(tokens, 6 * batch) / BANDWIDTH == pytest.approx(verify, rel=0.2)
+    assert cost.draft(read) / BANDWIDTH == pytest.approx(draft, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +71,7 @@ def test_engine(engines):
     limits = {"max_model_len": 256, "max_num_seqs": 4}
     engines.start("plain-cost", "qwen3", **limits)
     # Reading 100 tokens of context costs as much as reading the weights.
-    engines.cost_of_a_pass(fixed=100.0, per_token=1.0)
+    engines.cost_of_a_pass(weights=100.0, per_token=1.0)
     engines.start("fall-back", "qwen3", speculative_config={**VEGAS, "fall_back": True}, **limits)
 
     def same(tokens, options):

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from vllm import LLM, SamplingParams
 
-from vegas_spec.vllm.fall_back import LAYER_BYTES, Cost
+from vegas_spec.vllm.fall_back import Cost
 
 MARGIN = 3
 """Steps left out after the last request's first token, which the prompts' last chunks may share."""
@@ -76,8 +76,7 @@ def read_timers(worker: Any) -> dict[str, float] | None:
 def model_size(vllm_config: Any) -> dict[str, float]:
     """Bytes of a rank's weights that a step reads, and of K and V per token in layers with full attention."""
     cost = Cost.estimate(vllm_config)
-    starting_kernels = vllm_config.model_config.hf_text_config.num_hidden_layers * LAYER_BYTES
-    return {"weight_bytes": cost.fixed - starting_kernels, "kv_bytes_per_token": cost.per_token}
+    return {"weight_bytes": cost.weights, "kv_bytes_per_token": cost.per_token}
 
 
 class Side:

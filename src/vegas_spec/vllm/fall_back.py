@@ -1,13 +1,21 @@
-"""When drafting cannot gain, do not draft: the rule, by the cost model of bytes that a decode step reads.
+"""When drafting cannot gain, do not draft: the rule, by the cost model of bytes that a step reads.
 
-Decoding is bound by memory. A plain step reads the weights and every request's context; a draft step reads the weights
-and the budget of every context; both pay for starting their kernels. With ``a`` drafts accepted of ``gamma``, drafting
-gains
+Decoding is bound by memory. With ``W`` bytes of weights, ``K`` bytes of keys and values in all contexts, ``k`` of them
+in their budgets, ``B`` requests that use their drafts and ``L`` layers,
 
-    (a + 1) * plain / (1.08 * plain + gamma * draft)
+    plain  = W + L * LAYER_BYTES + K
+    verify = W + L * LAYER_BYTES + VERIFY_KV * K + ROW_COST * W * gamma * B
+    draft  = W + L * (LAYER_BYTES + DRAFT_LAYER_BYTES) + k
 
-over plain decoding, 1.08 being a verification that scores and selects. ``a`` is a running mean of what was accepted.
-Drafting is given up where the gain is below 1, and taken up again where it is above 1.1.
+where what takes time without reading is said in the bytes that could have been read. With ``a`` drafts accepted of
+``gamma``, a running mean, drafting gains
+
+    (a + 1) * plain / (verify + gamma * draft)
+
+over plain decoding. It is given up where the gain is below 1, and taken up again where it is above 1.1.
+
+The constants are of one H200 (4.27 TB/s), vLLM 0.33.0, torch 2.11, 2026-11-30: they give the steps that
+``benchmarks/results/vllm_decode_8b.json`` and ``vllm_decode_1.5b.json`` measured at long contexts to 20 %.
 """
 
 from __future__ import annotations
@@ -20,30 +28,54 @@ from typing import Any
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm.memory import cache_itemsize
 
-VERIFY_COST = 1.08
+VERIFY_KV = 1.1
+"""Attention that scores and selects, over attention alone."""
+
+ROW_COST = 0.01
+"""What a drafted row adds to the products of a verification, as a share of reading the weights."""
+
+LAYER_BYTES = 100 * 2**20
+"""Starting a layer's kernels, about 25 us."""
+
+DRAFT_LAYER_BYTES = 50 * 2**20
+"""What a draft step's attention takes beside its bytes, per layer, about 12 us."""
+
 SUSPEND_BELOW, RESUME_ABOVE = 1.0, 1.1
 EXPECTED_ACCEPTANCE = 0.7
 """Share of the drafts that is expected to be accepted before any was seen."""
 
-LAYER_BYTES = 128 * 2**20
-"""What starting a layer's kernels costs, in bytes that could have been read: about 30 us at an H200's 4.27 TB/s."""
-
 
 @dataclass(frozen=True)
 class Cost:
-    """What one forward pass of a rank reads.
+    """What a rank's steps read.
 
     Attributes
     ----------
-    fixed : float
-        Bytes that every pass reads or could have read: weights, and the start of its kernels.
+    weights : float
+        Bytes of weights that a step reads.
     per_token : float
         Bytes of K and V per token of context, over the layers with full attention.
+    layers : int
+        Of the model.
 
     """
 
-    fixed: float
+    weights: float
     per_token: float
+    layers: int = 0
+
+    def plain(self, tokens: int) -> float:
+        """Cost of a plain step over contexts of so many tokens in all."""
+        return self.weights + self.layers * LAYER_BYTES + self.per_token * tokens
+
+    def verify(self, tokens: int, drafted: int) -> float:
+        """Cost of a verification of so many drafted tokens in all."""
+        scoring = (VERIFY_KV - 1) * self.per_token * tokens
+        return self.plain(tokens) + scoring + ROW_COST * self.weights * drafted
+
+    def draft(self, tokens: int) -> float:
+        """Cost of a draft step that reads so many tokens in all."""
+        return self.plain(tokens) + self.layers * DRAFT_LAYER_BYTES
 
     @classmethod
     def estimate(cls, vllm_config: Any) -> Cost:
@@ -92,12 +124,11 @@ class FallBack:
 
         ``drafting`` of them use their drafts, all unless said otherwise; the others are run along.
         """
-        share = 1.0 if drafting is None else drafting / len(contexts)
-        read = sum(self.config.budget(length) for length in contexts)
-        plain = self.cost.fixed + self.cost.per_token * sum(contexts)
-        draft = self.cost.fixed + self.cost.per_token * read
-        iteration = VERIFY_COST * plain + self.config.num_speculative_tokens * draft
-        return (share * self.accepted + 1) * plain / iteration
+        drafting = len(contexts) if drafting is None else drafting
+        gamma = self.config.num_speculative_tokens
+        tokens, read = sum(contexts), sum(self.config.budget(length) for length in contexts)
+        iteration = self.cost.verify(tokens, gamma * drafting) + gamma * self.cost.draft(read)
+        return (self.accepted * drafting / len(contexts) + 1) * self.cost.plain(tokens) / iteration
 
     def decide(self, contexts: Sequence[int], drafting: int | None = None) -> bool:
         """Whether to draft for requests of these lengths, ``drafting`` of which (all, if None) use their drafts.
