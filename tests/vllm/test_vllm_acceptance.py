@@ -7,13 +7,14 @@ from serving_prompts import prompts
 from vegas_spec import LLM, SamplingParams
 
 
-@pytest.mark.parametrize("policy", ["vegas", "stream"])
+@pytest.mark.parametrize("policy", ["vegas", "stream", "quest"])
 def test_acceptance_is_the_embedded_engines(engines, model_folder, policy):
-    """Where both select with the same ops."""
+    """Where both select with the same ops; a policy that selects at each step does so in torch."""
     # Random weights look everywhere, so that it takes much of the context to guess right now and then.
     options = {"policy": policy, "num_speculative_tokens": 3, "kv_budget": 0.9, "kv_budget_min": 8}
     [prompt] = prompts(150, seed=12)
-    llm = LLM(serving_models.save_tiny_model("qwen3", model_folder), dtype="float32", attention="kernels", **options)
+    attention = "torch" if policy == "quest" else "kernels"
+    llm = LLM(serving_models.save_tiny_model("qwen3", model_folder), dtype="float32", attention=attention, **options)
     sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
     [embedded] = llm.generate({"prompt_token_ids": prompt}, sampling)
 

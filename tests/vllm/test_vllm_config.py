@@ -80,7 +80,7 @@ REFUSED = {
     "fall back": ({"fall_back": "no"}, "fall_back must be true or false; got 'no'"),
     "draft model": ({"model": "some/draft"}, "takes no draft model"),
     "rows": ({"rows": "last"}, "got 'last'"),
-    "baseline": ({"policy": "quest"}, "got 'quest'. The other policies run in the embedded engine"),
+    "baseline": ({"policy": "specextend"}, "got 'specextend'. The other policies run in the embedded engine"),
     "rejection": ({"rejection_sample_method": "fly"}, "changes what the model says"),
 }
 

@@ -258,7 +258,8 @@ def test_a_cache_in_bytes_is_fp8_with_scales(phase):
         output = torch.zeros(8, 4, 32)
         attention.forward(layer, query, None, None, cache, metadata, output)
         if phase == "draft":
-            metadata = SimpleNamespace(num_actual_tokens=2, phase="draft", seq_lens=step.seq_lens)
+            blocks = step.block_table_tensor
+            metadata = SimpleNamespace(num_actual_tokens=2, phase="draft", seq_lens=step.seq_lens, block_table=blocks)
             output = torch.zeros(2, 4, 32)
             attention.forward(layer, query[:2], None, None, cache, metadata, output)
         outputs.append(output)

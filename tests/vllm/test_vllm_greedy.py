@@ -194,10 +194,11 @@ def test_shared_prefix(engines):
     [
         {"policy": "dense"},
         {"policy": "stream"},
+        {"policy": "quest", "kv_budget_min": 48},
         {"granularity": "layer", "score": "logit"},
         {"rows": "all", "num_speculative_tokens": 5},
     ],
-    ids=["dense", "stream", "layer-logit", "all-rows"],
+    ids=["dense", "stream", "quest", "layer-logit", "all-rows"],
 )
 def test_options(pair, asked):
     """Other ways to choose what drafts read change acceptance only."""

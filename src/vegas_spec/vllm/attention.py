@@ -136,10 +136,12 @@ class VegasAttention:
         tokens = attn_metadata.num_actual_tokens
         asking, keys, values, like = self.ops_inputs(layer, query, kv_cache, output.dtype)
         if attn_metadata.phase == "draft":
-            self.vegas.draft(asking[:tokens], keys, values, attn_metadata.seq_lens, like, out=output[:tokens])
+            blocks, seq_lens = attn_metadata.block_table, attn_metadata.seq_lens
+            self.vegas.draft(asking[:tokens], keys, values, blocks, seq_lens, like, out=output[:tokens])
             return output
         rows = attn_metadata.scored
         if not rows.scored:
+            self.vegas.verified(keys, attn_metadata.slot_mapping[:tokens])
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         if rows.index is None:
             self.vegas.verify(asking[:tokens], keys, values, rows, like, out=output[:tokens])

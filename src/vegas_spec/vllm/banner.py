@@ -36,10 +36,14 @@ def describe(
     if draft_kv is not None:
         num_bytes += draft_kv.num_bytes
         most = f", at most {draft_kv.most}"
-        chosen = f"chosen by {config.score} of {config.rows} rows per {config.granularity}"
+        chosen = {
+            "vegas": f"chosen by {config.score} of {config.rows} rows per {config.granularity}",
+            "stream": "the first and the latest tokens",
+            "quest": "the pages that each step ranks best",
+        }[config.policy]
         reads = (
             f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "
-            f"{config.kv_budget_min} tokens{most}), {chosen if draft_kv.scores else 'the first and the latest tokens'}"
+            f"{config.kv_budget_min} tokens{most}), {chosen}"
         )
     else:
         reads = f"{layers} layers draft over the whole context"

@@ -95,9 +95,9 @@ class DraftKV:
         max_bytes: int | None,
         device: torch.device,
     ) -> None:
-        self.scores = config.policy != "stream"
-        """Whether verification decides what drafts read; else they read the first and the latest positions."""
-        if not self.scores:
+        self.scores = config.policy == "vegas"
+        """Whether verification decides what drafts read."""
+        if config.policy == "stream":
             config = dataclasses.replace(config, granularity="layer")
         self.config = config
         gamma = config.num_speculative_tokens
@@ -140,6 +140,10 @@ class DraftKV:
         sparse = (self.workspace.partial_out, self.workspace.partial_stats, self.workspace.arrivals)
         return sum(self.plan.scratch_bytes().values()) + sum(t.nbytes for t in (self.slots, self.counts, *sparse))
 
+    def of_layer(self, layer: int) -> LayerDraftKV:
+        """The share of one full-attention layer."""
+        return LayerDraftKV(self, layer)
+
     def prepare(self, rows: ScoredRows, layers: Sequence[int], block_size: int) -> None:
         """Lay out one step's scoring for these layers, before the first runs; reads lengths on the device only."""
         self.unscored.pop(tuple(layers), None)
@@ -153,6 +157,9 @@ class DraftKV:
         batch = rows.seq_lens.shape[0]
         self.plan.prepare(rows.query_start_loc, rows.seq_lens)
         self.counts[:batch] = budgets(self.plan.prefix_lens[:batch], self.config).clamp(min=0, max=self.most)
+
+    def fit(self, tokens: int) -> None:
+        """Be told how many tokens the cache holds; called again when that is settled."""
 
     def choose_unscored(self) -> None:
         """Before a draft that nothing was scored for: the first and the latest positions, in every layer."""
@@ -218,23 +225,31 @@ class LayerDraftKV:
         )
         owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1])
 
+    def verified(self, key_cache: Tensor, slot_mapping: Tensor) -> None:
+        """Where verification scores nothing: see the keys of a step, which stand at these slots (none if negative)."""
+
+    def chosen(self, query: Tensor, block_table: Tensor, block_size: int) -> Tensor:
+        """Slots that a draft step reads, int32, shape ``[batch, groups, width]``; most policies chose them before."""
+        return self.owner.slots[self.layer, : len(query)]
+
     def draft(
         self,
         query: Tensor,
         key_cache: Tensor,
         value_cache: Tensor,
+        block_table: Tensor,
         seq_lens: Tensor,
         like: Likeness,
         *,
         out: Tensor,
     ) -> None:
         """Attend from one row per request to the chosen positions and to everything since the prefix."""
-        owner, batch = self.owner, seq_lens.shape[0]
+        owner = self.owner
         sparse_attention(
             query,
             key_cache,
             value_cache,
-            owner.slots[self.layer, :batch],
+            self.chosen(query, block_table, key_cache.shape[1]),
             owner.counts,
             owner.plan.prefix_lens,
             seq_lens,

@@ -30,7 +30,7 @@ FALL_BACK = "fall_back"
 """Ours, but no option of the method: whether to decode plainly where drafting cannot gain. True unless set."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
-POLICIES = ("vegas", "stream", "dense", "full")
+POLICIES = ("vegas", "stream", "quest", "dense", "full")
 COMPATIBLE_BACKENDS = ("CUSTOM", "FLASH_ATTN", "CPU_ATTN")
 """Attention backends a user may have named: ours is a subclass of the latter two, and is what CUSTOM stands for."""
 

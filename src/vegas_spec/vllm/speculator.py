@@ -10,6 +10,7 @@ sees ``S + i + 1`` positions. The next verification runs positions ``S .. S + ga
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, ClassVar
 
@@ -27,9 +28,10 @@ from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vegas_spec.policies import make_policy
 from vegas_spec.vllm import banner, refusals
 from vegas_spec.vllm.draft_graphs import DraftGraphs
-from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV
+from vegas_spec.vllm.draft_kv import DraftKV
 from vegas_spec.vllm.memory import memory_limits
 from vegas_spec.vllm.options import falls_back, vegas_config
+from vegas_spec.vllm.quest import QuestKV
 from vegas_spec.vllm.truncation import Truncation
 
 
@@ -69,13 +71,14 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         self.draft_kv = self.allocate_draft_kv(self.selecting_layers) if self.selecting_layers else None
         for index, layer in enumerate(self.selecting_layers.values()):
             assert self.draft_kv is not None
-            layer.impl.vegas = LayerDraftKV(self.draft_kv, index)
+            layer.impl.vegas = self.draft_kv.of_layer(index)
 
     def allocate_draft_kv(self, layers: dict[str, Any]) -> DraftKV:
         """Allocate the selection of all full-attention layers, within a bound that the tokens in flight set."""
         layer = next(iter(layers.values()))
         limits = memory_limits(self.vllm_config, self.target_layers)
-        return DraftKV(
+        draft_kv = functools.partial(QuestKV, dtype=self.dtype) if self.config.policy == "quest" else DraftKV
+        return draft_kv(
             self.config,
             num_layers=len(layers),
             num_heads=layer.num_heads,
@@ -104,6 +107,9 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             super().set_attn(model_state, kv_cache_config, block_tables, target_input_buffers, target_attn_groups)
         finally:
             self.draft_attn_layer_names = set()
+        if self.draft_kv is not None:
+            block_size = max(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups)
+            self.draft_kv.fit(kv_cache_config.num_blocks * block_size)
         for group in itertools.chain.from_iterable(self.attn_groups):
             for builder in group.metadata_builders:
                 builder.phase = "draft"
