@@ -11,7 +11,7 @@ from vegas_spec.vllm.scheduling import Drafting, wants_drafts
 
 def drafting(monkeypatch, fall_back, ranks=1):
     """Decisions of an engine with three drafts, whose contexts cost as much as its weights from 100 tokens on."""
-    monkeypatch.setattr(Cost, "estimate", classmethod(lambda cls, config: cls(fixed=100.0, per_token=1.0)))
+    monkeypatch.setattr(Cost, "estimate", classmethod(lambda cls, config: cls(weights=100.0, per_token=1.0)))
     monkeypatch.setattr("vegas_spec.vllm.banner.announce_fall_back", lambda *args: None)
     config = VegasConfig(num_speculative_tokens=3, kv_budget=0.05, kv_budget_min=1).to_dict()
     return Drafting(

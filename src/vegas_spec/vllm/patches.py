@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from vegas_spec.config import ConfigError
-from vegas_spec.vllm import banner, hooks, options, refusals
-from vegas_spec.vllm.scheduling import Drafting, wants_drafts
+from vegas_spec.vllm import banner, hooks, options, refusals, scheduler_patches
+from vegas_spec.vllm.replacing import replace
 
-_MARK = "_vegas_original"
 BACKEND = "vegas_spec.vllm.flash_attention.VegasFlashAttentionBackend"
 CPU_BACKEND = "vegas_spec.vllm.cpu_attention.VegasCPUAttentionBackend"
-
-Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def replace(owner: Any, name: str, wrap: Wrapper) -> None:
-    """Put ``wrap(original)`` in the place of a function, method or property; a second time is no time."""
-    current = vars(owner)[name]
-    original = getattr(current, "__func__", None) or getattr(current, "fget", None) or current
-    if hasattr(original, _MARK):
-        return
-    wrapped = functools.wraps(original)(wrap(original))
-    setattr(wrapped, _MARK, original)
-    kind = type(current)
-    setattr(owner, name, kind(wrapped) if kind in (staticmethod, classmethod, property) else wrapped)
 
 
 def create_engine_config(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,95 +124,6 @@ def load_model(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def schedule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Drop the drafts of requests that want none."""
-
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.drop_drafts(self.running)
-        return original(self, *args, **kwargs)
-
-    return wrapped
-
-
-def update_after_schedule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Ask for no drafts where they cannot gain, or where nobody wants them."""
-
-    def wrapped(self: Any, scheduler_output: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.decide(self, scheduler_output)
-        return original(self, scheduler_output)
-
-    return wrapped
-
-
-def spec_decoding_stats(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the rule see what was accepted."""
-
-    def wrapped(self: Any, *args: Any, num_accepted_tokens: int, **kwargs: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.observe(num_accepted_tokens)
-        return original(self, *args, num_accepted_tokens=num_accepted_tokens, **kwargs)
-
-    return wrapped
-
-
-def make_stats(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Send our counts along with vLLM's.
-
-    Its message to the process that serves metrics has no field for others. Adapters are refused with Vegas, so the
-    field for their counts is free.
-    """
-
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        stats = original(self, *args, **kwargs)
-        drafting = Drafting.of(self)
-        if stats is not None and drafting is not None:
-            stats.running_lora_adapters = drafting.take_counts()
-        return stats
-
-    return wrapped
-
-
-def stat_loggers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Have our metrics recorded beside vLLM's."""
-
-    def wrapped(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, vllm_config, *args, **kwargs)
-        if options.is_vegas(vllm_config):
-            from vegas_spec.vllm.metrics import VegasStatLogger
-
-            self.stat_loggers.append(VegasStatLogger(vllm_config, self.engine_indexes))
-
-    return wrapped
-
-
-def validate_request(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Say what is wrong with a request's wish for drafts; allow what vLLM's V1 runner could not do with drafts.
-
-    The V2 runner applies ``min_p`` and ``logit_bias`` to every verified row, by the same code as without drafts.
-    """
-
-    def wrapped(self: Any, speculative_config: Any, *args: Any, **kwargs: Any) -> Any:
-        if not options.is_vegas_speculation(speculative_config):
-            return original(self, speculative_config, *args, **kwargs)
-        try:
-            wants_drafts(self)
-        except ConfigError as error:
-            from vllm.exceptions import VLLMValidationError
-
-            # The server answers this one with "bad request", any other with "internal error".
-            raise VLLMValidationError(str(error)) from error
-        other = copy.copy(self)
-        other.min_p, other.logit_bias = 0.0, None
-        return original(other, speculative_config, *args, **kwargs)
-
-    return wrapped
-
-
 def cpu_backend(original: Callable[..., Any]) -> Callable[..., Any]:
     """On a CPU vLLM ignores the chosen backend; CUSTOM is set by nobody but us there."""
 
@@ -247,9 +140,6 @@ def apply() -> None:
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.metrics.loggers import StatLoggerManager
     from vllm.v1.worker.gpu import spec_decode
 
     replace(EngineArgs, "create_engine_config", create_engine_config)
@@ -257,12 +147,7 @@ def apply() -> None:
     replace(VllmConfig, "__post_init__", post_init)
     replace(VllmConfig, "_get_v2_model_runner_unsupported_features", unsupported_features)
     replace(VllmConfig, "num_lookahead_tokens", num_lookahead_tokens)
-    replace(SamplingParams, "_validate_spec_decode", validate_request)
-    replace(Scheduler, "schedule", schedule)
-    replace(Scheduler, "_update_after_schedule", update_after_schedule)
-    replace(Scheduler, "make_spec_decoding_stats", spec_decoding_stats)
-    replace(Scheduler, "make_stats", make_stats)
-    replace(StatLoggerManager, "__init__", stat_loggers)
+    scheduler_patches.apply()
     replace(spec_decode, "init_speculator", init_speculator)
     # The runner imports the function by name; where it was imported before us, that name is replaced too.
     runner = sys.modules.get("vllm.v1.worker.gpu.model_runner")
