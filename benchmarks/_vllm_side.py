@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +30,28 @@ def stop_profile(worker: Any) -> list[dict[str, Any]]:
     ]
 
 
+def start_host_profile(worker: Any) -> None:
+    """On the thread that the call runs on, which with one GPU is that of the engine's loop."""
+    worker.vegas_host_profile = cProfile.Profile()
+    worker.vegas_host_profile.enable()
+
+
+def stop_host_profile(worker: Any) -> list[dict[str, Any]]:
+    """Time of the host by function, its own and with what it calls, the most expensive first."""
+    worker.vegas_host_profile.disable()
+    found = pstats.Stats(worker.vegas_host_profile).stats  # type: ignore[attr-defined]
+    ranked = sorted(found.items(), key=lambda item: -item[1][2])
+    return [
+        {
+            "function": f"{'/'.join(file.split('/')[-3:])}:{line} {name}",
+            "calls": calls,
+            "milliseconds": own * 1e3,
+            "with_callees": whole * 1e3,
+        }
+        for (file, line, name), (_, calls, own, whole, _) in ranked[:60]
+    ]
+
+
 class Side(DecodeSpeed):
     """An engine and its measurements."""
 
@@ -42,12 +66,15 @@ class Side(DecodeSpeed):
         blocks: int | None = self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
         return blocks
 
-    def profile(self, prompts: Sequence[Sequence[int]], temperature: float) -> list[dict[str, Any]]:
-        """Device time by kernel over a short run of a case whose prompts are in the cache already."""
-        self.llm.collective_rpc(start_profile)
-        self._run(prompts, temperature, 48)
-        kernels: list[dict[str, Any]] = self.llm.collective_rpc(stop_profile)[0]
-        return kernels
+    def profile(self, prompts: Sequence[Sequence[int]], temperature: float) -> dict[str, list[dict[str, Any]]]:
+        """Time by kernel, and of the host by function, in two short runs of a case whose prompts are cached already."""
+        found = {}
+        profilers = {"kernels": (start_profile, stop_profile), "host": (start_host_profile, stop_host_profile)}
+        for name, (start, stop) in profilers.items():
+            self.llm.collective_rpc(start)
+            self._run(prompts, temperature, 48)
+            found[name] = self.llm.collective_rpc(stop)[0]
+        return found
 
     def seconds_to_first_token(self, prompts: Sequence[list[int]]) -> list[float]:
         """Of one request at a time, each a prompt not seen before."""

@@ -126,7 +126,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["stock", "vegas"])
     parser.add_argument("--together", action="store_true", help="start all engines at once; they measure in turns")
     parser.add_argument("--kv-bytes", type=int, help="with --together: size of each engine's KV cache")
-    parser.add_argument("--profile", action="store_true", help="also device time by kernel, in a run of its own")
+    parser.add_argument(
+        "--profile", action="store_true", help="also time by kernel and by function of the host, in runs of their own"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -199,7 +201,7 @@ def measure(arguments: argparse.Namespace) -> None:
             case |= side.case(tokens, temperature, arguments.max_tokens, arguments.repeats)
             result["cases"].append(case)
             if arguments.profile:
-                profile = result.setdefault("kernels", {})
+                profile = result.setdefault("profile", {})
                 profile[f"{context} x {batch}, temperature {temperature}"] = side.profile(tokens, temperature)
             print(arguments.side, json.dumps(case), file=sys.stderr, flush=True)
             write(arguments.folder / f"{arguments.side}.json", result)
