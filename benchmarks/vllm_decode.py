@@ -126,9 +126,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["stock", "vegas"])
     parser.add_argument("--together", action="store_true", help="start all engines at once; they measure in turns")
     parser.add_argument("--kv-bytes", type=int, help="with --together: size of each engine's KV cache")
-    parser.add_argument(
-        "--profile", action="store_true", help="also time by kernel and by function of the host, in runs of their own"
-    )
+    parser.add_argument("--profile", action="store_true", help="also time by kernel and by the host's functions")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
