@@ -69,6 +69,7 @@ def test_a_good_machine_passes_everything():
         (without("gguf"), "gguf", "FAIL", "pip install vegas-spec"),
         ({"torch_error": "OSError: libcudart"}, "torch", "FAIL", "does not import: OSError: libcudart"),
         ({"gpus": ()}, "gpu", "WARN", "runs on the CPU"),
+        ({"gpus": (Gpu("Tesla V100", 16 * 10**9, (7, 0)),)}, "gpu", "WARN", "needs 8.0 or newer"),
         ({"memory_bytes": 10**9}, "memory", "WARN", "the demo needs"),
         ({"memory_bytes": None}, "memory", "WARN", "could not be read"),
         ({"fetched": ()}, "models", "WARN", "vegas models fetch qwen2.5-coder-0.5b"),

@@ -22,6 +22,8 @@ DEMO_BYTES = 5_000_000_000
 """Memory that the demo needs, and free disk space that its model needs while it is fetched; measured, rounded up."""
 
 VLLM_SERIES = "0.33"
+MIN_CAPABILITY = (8, 0)
+"""Of vLLM's FlashAttention, which the plugin extends."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +134,14 @@ def check_device(facts: Facts) -> list[Check]:
     cpu = Check("cpu", "PASS", f"{facts.cores} core{'s' if facts.cores > 1 else ''}")
     if not facts.gpus:
         return [cpu, Check("gpu", "WARN", "no CUDA GPU is usable: the engine runs on the CPU, vLLM needs a GPU")]
-    return [cpu] + [
-        Check(
-            "gpu",
-            "PASS",
-            f"{gpu.name}, {_gb(gpu.memory_bytes)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}",
-        )
-        for gpu in facts.gpus
-    ]
+    return [cpu, *map(_judge_gpu, facts.gpus)]
+
+
+def _judge_gpu(gpu: Gpu) -> Check:
+    detail = f"{gpu.name}, {_gb(gpu.memory_bytes)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    if gpu.capability < MIN_CAPABILITY:
+        return Check("gpu", "WARN", f"{detail}; in vLLM, Vegas needs FlashAttention, which needs 8.0 or newer")
+    return Check("gpu", "PASS", detail)
 
 
 def check_memory(facts: Facts) -> list[Check]:

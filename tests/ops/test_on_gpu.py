@@ -7,7 +7,8 @@ import torch
 
 from tests.ops import test_select_kv, test_sparse_attention, test_verify_attention
 from tests.ops.cases import LAYOUTS, make_batch
-from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, truncate_logits, verify_attention
+from vegas_spec.ops.truncate_logits import reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
@@ -90,3 +91,34 @@ def test_one_graph_serves_any_lengths(device, granularity):
         graph.replay()
         for got, expected in zip(result(), want, strict=True):
             assert torch.equal(got, expected)
+
+
+def test_truncation_in_a_graph(device):
+    """A real vocabulary, captured once and replayed with other logits and other wishes."""
+    logits = torch.empty(32, 152_000, dtype=torch.bfloat16, device=device)
+    states = torch.arange(32, device=device)
+    temperature, top_p, min_p = (torch.ones(32, device=device) for _ in range(3))
+    top_k = torch.full((32,), 152_000, dtype=torch.int32, device=device)
+    min_p.zero_()
+
+    def fill(seed: int) -> torch.Tensor:
+        generator = torch.Generator(device).manual_seed(seed)
+        logits.copy_(3 * torch.randn(logits.shape, generator=generator, device=device))
+        return logits.clone()
+
+    fill(0)
+    truncate_logits(logits, states, temperature, top_k, top_p, min_p)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        truncate_logits(logits, states, temperature, top_k, top_p, min_p)
+    for seed, (heat, count, mass, least) in enumerate(
+        [(0.7, 20, 0.95, 0.0), (1.0, 152_000, 1.0, 0.0), (0.5, 9, 1, 0.1)]
+    ):
+        expected = fill(seed)
+        for tensor, value in ((temperature, heat), (top_k, count), (top_p, mass), (min_p, least)):
+            tensor.fill_(value)
+        graph.replay()
+        reference(expected, states, temperature, top_k, top_p, min_p)
+        # Sums are taken in another order: a threshold may be its neighbour.
+        assert ((logits > -torch.inf).sum(-1) - (expected > -torch.inf).sum(-1)).abs().max() <= 2

@@ -95,7 +95,7 @@ def reference(logits: Tensor, states: Tensor, temperature: Tensor, top_k: Tensor
             continue
         values = logits[row].float()
         distance = (values - values.max()) / heat
-        floor = torch.tensor(least).log() if least > 0 else torch.tensor(-torch.inf)
+        floor = torch.tensor(least if least > 0 else 0.0, device=logits.device).log()
         if count < vocab_size:
             floor = torch.maximum(floor, _highest(distance, torch.ones_like(distance), grid, float(count)))
         if mass < 1:
@@ -107,6 +107,6 @@ def reference(logits: Tensor, states: Tensor, temperature: Tensor, top_k: Tensor
 def _highest(distance: Tensor, weight: Tensor, grid: Tensor, wanted: float) -> Tensor:
     """The highest threshold that tokens of this weight together still reach; -inf if none."""
     below = torch.bucketize(distance, grid, right=True)
-    per_bucket = torch.zeros(len(grid) + 1).index_add_(0, below.cpu(), weight.cpu())
+    per_bucket = torch.zeros(len(grid) + 1, device=grid.device).index_add_(0, below, weight)
     reaching = (per_bucket.flip(0).cumsum(0).flip(0)[1:] >= wanted).nonzero()
-    return grid[reaching[-1, 0]] if len(reaching) else torch.tensor(-torch.inf)
+    return grid[reaching[-1, 0]] if len(reaching) else torch.full_like(grid[0], -torch.inf)
