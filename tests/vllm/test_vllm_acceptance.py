@@ -19,14 +19,14 @@ def test_acceptance_is_the_embedded_engines(engines, model_folder, policy):
     [embedded] = llm.generate({"prompt_token_ids": prompt}, sampling)
 
     engines.start(
-        policy,
+        f"accepting-{policy}",
         "qwen3",
         speculative_config={"method": "vegas", "fall_back": False, **options},
         max_model_len=256,
         max_num_seqs=2,
     )
-    [[output]] = engines.generate(policy, [prompt], {"max_tokens": 40})
-    counters = engines.counters(policy)
+    [[output]] = engines.generate(f"accepting-{policy}", [prompt], {"max_tokens": 40})
+    counters = engines.counters(f"accepting-{policy}")
     assert output["tokens"] == embedded.outputs[0].token_ids
     assert 5 < embedded.stats.accepted < embedded.stats.drafted
     # The last iteration may differ: vLLM drafts past the last token that is wanted, the embedded engine does not.
