@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from engine_cases import SMALL_BUDGET, as_prompts, fresh_model, generated, greedy, make_llm, reference
@@ -185,6 +186,17 @@ def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
 def test_a_folder_without_weights(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "config.json", tmp_path)
     refused(str(tmp_path), f"cannot load {tmp_path}: ")
+
+
+def test_weights_that_the_files_lack(folder: Path, tmp_path: Path) -> None:
+    """Drawn at random, as transformers does with a warning, they would answer anything."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    del weights["model.layers.0.self_attn.q_proj.weight"]
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    refused(tmp_path, "lack 1 of the weights that its configuration asks for, such as model.layers.0.self_attn.q_proj")
+    deeper = {"num_hidden_layers": 5, "layer_types": ["full_attention"] * 5}
+    refused(folder, "of the weights that its configuration asks for, such as model.layers.4", hf_overrides=deeper)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gemma3_text"])

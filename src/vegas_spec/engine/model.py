@@ -185,14 +185,21 @@ def load_model(
             check_supported(config, name)
         elif hf_overrides:
             raise ConfigError("hf_overrides are for models in folders and on the hub; a GGUF file is read as it is")
-        module = AutoModelForCausalLM.from_pretrained(
+        module, loaded = AutoModelForCausalLM.from_pretrained(
             source,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
             dtype=_torch_dtype(dtype, options),
             **options,
             **(dequantise() if "gguf_file" in options else {}),
         )
+        if missing := sorted(loaded["missing_keys"]):
+            # transformers draws them at random, and only warns.
+            raise ModelError(
+                f"cannot load {name}: its files lack {len(missing)} of the weights that its configuration asks for, "
+                f"such as {missing[0]}"
+            )
     return Model(module.to(place), load_tokenizer(name, revision), name)
 
 
