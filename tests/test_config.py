@@ -36,6 +36,7 @@ def test_defaults_are_those_of_the_documentation():
         "score": "weight",
         "rows": "ends",
         "granularity": "kv_head",
+        "adaptive": False,
     }
 
 

@@ -81,6 +81,9 @@ class VegasConfig:
         (embedded engine only: acceptance is not known inside a forward pass).
     granularity : {"kv_head", "layer"}
         One set of positions per KV head, or one shared by all heads of a layer.
+    adaptive : bool
+        Online mode (embedded engine only): drafts per iteration and the budget adapt to what is accepted and to what
+        it takes; ``num_speculative_tokens`` and ``kv_budget`` are then the most.
 
     Raises
     ------
@@ -97,6 +100,7 @@ class VegasConfig:
     score: Score = "weight"
     rows: Rows = "ends"
     granularity: Granularity = "kv_head"
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         check_int("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_SPECULATIVE_TOKENS)
@@ -110,6 +114,8 @@ class VegasConfig:
         check_choice("score", self.score, get_args(Score))
         check_choice("rows", self.rows, get_args(Rows))
         check_choice("granularity", self.granularity, get_args(Granularity))
+        if not isinstance(self.adaptive, bool):
+            raise invalid("adaptive", "true or false", self.adaptive)
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> VegasConfig:

@@ -50,6 +50,7 @@ def generate(
     score: flags.Score = "weight",
     rows: flags.Rows = "ends",
     granularity: flags.Granularity = "kv_head",
+    adaptive: flags.Adaptive = False,
     config: flags.ConfigPath = None,
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",

@@ -73,6 +73,14 @@ Granularity = Annotated[
     str, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
 ]
 
+Adaptive = Annotated[
+    bool,
+    typer.Option(
+        "--adaptive/--no-adaptive",
+        help="Adapt drafts and budget to what is accepted; those given are then the most.",
+        rich_help_panel=_METHOD,
+    ),
+]
 ConfigPath = Annotated[
     Path | None,
     typer.Option(

@@ -41,6 +41,7 @@ def verify(
     score: flags.Score = "weight",
     rows: flags.Rows = "ends",
     granularity: flags.Granularity = "kv_head",
+    adaptive: flags.Adaptive = False,
     config: flags.ConfigPath = None,
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",

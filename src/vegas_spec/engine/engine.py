@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vegas_spec.config import ConfigError, VegasConfig
+from vegas_spec.engine.adaptive import Adaptive
 from vegas_spec.engine.attention import Rows
 from vegas_spec.engine.clock import Clock
 from vegas_spec.engine.kv_cache import KVCache
@@ -65,6 +66,7 @@ class Engine:
         self.max_num_seqs = max_num_seqs
         self.prefill_chunk_size = prefill_chunk_size
         self._phases = _choose_phases(attention, model, self.policy, config)
+        self._adaptive = Adaptive(config) if config.adaptive and self.policy.speculates else None
 
     def check_trace(self) -> None:
         """Refuse to be observed if the kernels select: they do not hand out what they chose."""
@@ -94,6 +96,8 @@ class Engine:
             for request in running:
                 if request.finished:
                     phases.release(request.slot)
+                    if self._adaptive is not None:
+                        self._adaptive.forget(request)
                     free.append(request.slot)
             running = [request for request in running if not request.finished]
 
@@ -139,10 +143,17 @@ class Engine:
     def iterate(self, phases: Phases, batch: list[Request]) -> list[Update]:
         """Do one iteration of the method for every request of the batch."""
         before = [len(request.token_ids) for request in batch]
+        begin = time.perf_counter()
         self.draft(phases, batch)
+        drafted, num_drafts = time.perf_counter(), [len(request.drafts) for request in batch]
+        if self._adaptive is not None:
+            # Before the verification, which selects for the next draft.
+            self._adaptive.choose_next(phases, batch)
         logits = self.verify(phases, batch)
         num_accepted = self.accept(batch, logits)
         self.select(phases, batch, num_accepted)
+        if self._adaptive is not None:
+            self._adaptive.observe(batch, num_drafts, num_accepted, drafted - begin, time.perf_counter() - drafted)
         return [
             Update(request.output, len(request.output.prompt_token_ids), len(request.token_ids) - count)
             for request, count in zip(batch, before, strict=True)
@@ -210,7 +221,8 @@ class Engine:
         # verification commits one token of its own.
         if not self.policy.speculates or request.prefix_len == 0:
             return 0
-        return min(self.config.num_speculative_tokens, request.remaining - 1)
+        gamma = self.config.num_speculative_tokens if self._adaptive is None else self._adaptive.gamma
+        return min(gamma, request.remaining - 1)
 
     def _accept(self, request: Request, logits: Tensor) -> int:
         first = request.prefix_len == len(request.output.prompt_token_ids)

@@ -41,6 +41,7 @@ class Phases(ABC):
         self.cache = cache
         self.policy = policy
         self.config = config
+        self._most_entries = type(policy)(config).num_entries
         self.full_layers = [cache.layers[index] for index in cache.full_layers]
         self.clock = Clock(cache.keys[0].device)
         self._queries: QueryBuffer | None = None
@@ -63,6 +64,10 @@ class Phases(ABC):
 
         Sets ``num_selected`` of each request.
         """
+
+    def use_budget(self, config: VegasConfig) -> None:
+        """Select by another config from the next verification on, one that differs in a smaller budget alone."""
+        self.config = self.policy.config = config
 
     def release(self, slot: int) -> None:
         """Forget the request of a slot, which has ended."""
@@ -142,7 +147,7 @@ class TorchPhases(Phases):
             if chosen is None or request.finished:
                 continue
             if request.slot not in self.draft_caches:
-                width = self.policy.num_entries(request.max_length) + 2 * self.config.num_speculative_tokens
+                width = self._most_entries(request.max_length) + 2 * self.config.num_speculative_tokens
                 self.draft_caches[request.slot] = DraftCache(self.cache, request.slot, width)
             draft_cache = self.draft_caches[request.slot]
             for index, layer in enumerate(self.full_layers):

@@ -75,6 +75,11 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
             f"vLLM drafts with policy {', '.join(POLICIES)}; got {config.policy!r}. "
             "The other policies run in the embedded engine: use vegas_spec.LLM instead."
         )
+    if config.adaptive:
+        raise ConfigError(
+            "adaptive runs in the embedded engine; got True. In vLLM fall_back decides when to draft; "
+            "use vegas_spec.LLM for the online mode."
+        )
     if config.rows == "last":
         raise ConfigError(
             "vLLM supports rows 'ends' or 'all', since acceptance is not known inside a forward pass; got 'last'. "

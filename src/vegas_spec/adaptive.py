@@ -1,0 +1,301 @@
+"""Online mode: how many tokens to draft, over how much of the cache, from what was accepted and what it took.
+
+A controller in plain Python: an engine asks `AdaptiveController.choose` before each iteration and tells `observe` what
+came of it. The choice maximises what the cost model expects of the next iteration,
+
+    sum over requests (1 + accepted) / (rest + gamma * draft)
+
+with ``accepted`` from each request's own acceptance rate, ``draft`` the time of a draft step and ``rest`` that of
+verification, acceptance and selection, a straight line in gamma. Whatever is chosen, the output is the model's.
+
+Smaller budgets are tried now and then, the less often the less it changed, and compared with the iterations around:
+how much less is accepted with them holds for texts to come, how much is accepted at all does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vegas_spec.running_means import AcceptanceRate, DecayedLine, DecayedMean
+
+BUDGET_FACTORS = (1.0, 0.5, 0.25)
+"""Budgets that are tried, as shares of the configured one."""
+
+FIRST_TRIAL, LAST_TRIAL, LONGER = 4.0, 64.0, 1.15
+"""Iterations between trials of another budget: at first, at most, and how much more after each that changed nothing."""
+
+TRIAL_LENGTH = 4
+"""Iterations of a trial, and of those before and after it that it is compared with."""
+
+ENOUGH, FORGET = 80, 8000
+"""Drafts judged in trials of a budget before it may be chosen, and before half of them are forgotten."""
+
+DOUBT = 0.3
+"""Standard deviations by which another budget must be better than it seems."""
+
+PROBE_GAMMA, PROBE_COST, PROBE_LENGTH = 2, 0.015, 8
+"""Where drafting does not gain, this many drafts are tried now and then, for this share of the time; as long as all of
+them are accepted, this many iterations in a row."""
+
+FIRST_GAMMAS = (4, 2, 6)
+"""Drafts before any was seen; different ones, to see what a verified row costs."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Drafts per request, and the share of the configured budget, for the next iteration."""
+
+    gamma: int
+    budget_factor: float
+
+
+class AdaptiveController:
+    """Chooses draft length and budget for a batch, iteration by iteration.
+
+    Parameters
+    ----------
+    max_gamma : int
+        Most drafts per request; 0 to this many are chosen.
+    budget_factors : sequence of float
+        Shares of the configured budget to choose from, the largest first; a single one leaves the budget alone.
+
+    """
+
+    def __init__(self, max_gamma: int, budget_factors: Sequence[float] = BUDGET_FACTORS) -> None:
+        self._max_gamma = max_gamma
+        self._arms = {factor: _Arm() for factor in budget_factors}
+        self._factor = budget_factors[0]
+        self._rates: dict[Hashable, AcceptanceRate] = {}
+        self._everyone = AcceptanceRate()
+        self._rest = DecayedLine()
+        self._draft = DecayedMean(30.0)
+        """Time of a draft step with the present budget."""
+        self._to_time = [
+            Choice(min(gamma, max_gamma), factor)
+            for gamma, factor in zip(itertools.cycle(FIRST_GAMMAS), budget_factors, strict=False)
+        ]
+        """What is run first, so that there are times to choose by."""
+        self._interval = self._until_trial = FIRST_TRIAL
+        self._trial: Choice | None = None
+        self._trial_left = 0
+        self._trials = 0
+        self._before: deque[_Counts] = deque(maxlen=TRIAL_LENGTH)
+        self._until_probe = 0.0
+        self._probing: _Counts | None = None
+        self._compared_with: float | None = None
+        """The budget of the latest trial, while the iterations after it are still counted."""
+        self._after = 0
+
+    def choose(self, requests: Sequence[Hashable]) -> Choice:
+        """Choose for the next iteration of these requests.
+
+        Parameters
+        ----------
+        requests : sequence
+            What names each request that will draft; anything hashable.
+
+        """
+        if self._to_time:
+            return self._to_time[0]
+        if self._trial is not None:
+            return self._trial
+        speed, gamma = self._best(requests, self._factor)
+        for factor in self._arms:
+            # Where nothing is drafted, moving costs nothing, and drafting over less may gain.
+            if factor != self._factor and (gamma == 0 or self._arms[factor].tried.tries >= ENOUGH):
+                other_speed, other_gamma = self._best(requests, factor, sure=True)
+                if other_speed > speed:
+                    speed, gamma = other_speed, other_gamma
+                    self._move_to(factor)
+        if gamma == 0:
+            return self._probe()
+        if self._until_trial <= 0:
+            self._trial = self._next_trial(gamma)
+            self._trial_left = TRIAL_LENGTH
+        return self._trial or Choice(gamma, self._factor)
+
+    def observe(
+        self, choice: Choice, results: Mapping[Hashable, tuple[int, int]], draft_seconds: float, rest_seconds: float
+    ) -> None:
+        """Take note of an iteration.
+
+        Parameters
+        ----------
+        choice : Choice
+            What it was run with.
+        results : mapping
+            By request, how many tokens were drafted and how many of them accepted.
+        draft_seconds, rest_seconds : float
+            Time of all draft steps; of everything else.
+
+        """
+        steps = max((drafted for drafted, _ in results.values()), default=0)
+        self._rest.add(steps, rest_seconds)
+        if steps:
+            self._take_time(choice.budget_factor, draft_seconds / steps)
+            self._take_acceptance(choice.budget_factor, results)
+            if self._to_time:
+                self._to_time.pop(0)
+        self._until_probe -= 1
+        if self._trial is None:
+            self._until_trial -= 1
+        elif self._probing is not None:
+            self._take_probe(results)
+        elif steps:
+            self._trial_left -= 1
+            if not self._trial_left:
+                self._trial = None
+                self._interval = min(LONGER * self._interval, LAST_TRIAL)
+                self._until_trial = self._interval
+
+    def forget(self, request: Hashable) -> None:
+        """Drop what is known of a request that has ended."""
+        self._rates.pop(request, None)
+
+    def _probe(self) -> Choice:
+        """Decode plainly, or try whether drafting would gain, with one budget after the other."""
+        if self._until_probe > 0:
+            return Choice(0, self._factor)
+        factors = list(self._arms)
+        self._trials += 1
+        self._probing = _Counts()
+        gamma = min(PROBE_GAMMA, self._max_gamma)
+        self._until_probe = gamma * self._draft.mean / (PROBE_COST * self._rest.at(0))
+        self._trial = Choice(gamma, factors[self._trials % len(factors)])
+        return self._trial
+
+    def _take_probe(self, results: Mapping[Hashable, tuple[int, int]]) -> None:
+        assert self._probing is not None
+        drafted, accepted = (sum(each) for each in zip(*results.values(), strict=True))
+        if not drafted:  # an output's end left no room for drafts
+            return
+        self._probing.add(accepted, sum(min(d, a + 1) for d, a in results.values()))
+        if accepted == drafted and self._probing.tries < PROBE_LENGTH * drafted:
+            return
+        if accepted == drafted:
+            # The text has turned: what was known of it holds no more.
+            for known in (*(self._rate_of(request) for request in results), self._everyone):
+                known.begin_anew(self._probing.rate)
+        self._trial = self._probing = None
+
+    def _take_time(self, factor: float, seconds: float) -> None:
+        if factor == self._factor:
+            self._draft.add_clipped(seconds)
+        elif self._draft.weight:
+            self._arms[factor].time.add_clipped(seconds / self._draft.mean)
+
+    def _take_acceptance(self, factor: float, results: Mapping[Hashable, tuple[int, int]]) -> None:
+        counts = _Counts()
+        for drafted, accepted in results.values():
+            counts.add(accepted, min(drafted, accepted + 1))
+        if factor != self._factor:
+            arm = self._arms[factor]
+            arm.tried.add(counts.hits, counts.tries)
+            for before in self._before:
+                arm.control.add(before.hits, before.tries)
+            self._before.clear()
+            self._compared_with, self._after = factor, TRIAL_LENGTH
+            return
+        for request, (drafted, accepted) in results.items():
+            self._rate_of(request).observe(drafted, accepted)
+            self._everyone.observe(drafted, accepted)
+        if self._compared_with is not None and self._after:
+            self._arms[self._compared_with].control.add(counts.hits, counts.tries)
+            self._after -= 1
+        else:
+            self._before.append(counts)
+
+    def _rate_of(self, request: Hashable) -> AcceptanceRate:
+        if request not in self._rates:
+            self._rates[request] = AcceptanceRate(self._everyone.value)
+        return self._rates[request]
+
+    def _move_to(self, factor: float) -> None:
+        old, new = self._arms[self._factor], self._arms[factor]
+        rate, time = new.relative_rate, new.time.mean
+        for known in (*self._rates.values(), self._everyone):
+            known.scale(rate)
+        self._draft.scale(time)
+        for arm in self._arms.values():
+            arm.time.scale(1 / time)
+            if arm not in (old, new):
+                arm.control.hits *= rate
+        # What the two were compared by stays, with their parts exchanged.
+        old.tried, old.control = new.control, new.tried
+        new.tried, new.control = _Counts(), _Counts()
+        self._factor = factor
+        self._before.clear()
+        self._compared_with = None
+        self._interval = self._until_trial = max(FIRST_TRIAL, self._interval / 2)
+
+    def _best(self, requests: Sequence[Hashable], factor: float, sure: bool = False) -> tuple[float, int]:
+        """Highest expected tokens per second with a budget, and the gamma that gives it.
+
+        With `sure`, its acceptance is taken for a little less than it seems: chance alone should not make the budget
+        change.
+        """
+        arm = self._arms[factor]
+        relative, draft = (1.0, self._draft.mean)
+        if factor != self._factor:
+            relative, draft = arm.relative_rate, self._draft.mean * arm.time.mean
+        if sure:
+            relative -= DOUBT * arm.deviation
+        rates = [min(max(self._rate_of(request).value * relative, 0.0), 0.995) for request in requests]
+        chances, committed = [1.0] * len(rates), float(len(rates))
+        best = (committed / self._rest.at(0), 0)
+        for gamma in range(1, self._max_gamma + 1):
+            chances = [chance * rate for chance, rate in zip(chances, rates, strict=True)]
+            committed += sum(chances)
+            best = max(best, (committed / (self._rest.at(gamma) + gamma * draft), gamma))
+        return best
+
+    def _next_trial(self, gamma: int) -> Choice | None:
+        factors = list(self._arms)
+        place = factors.index(self._factor)
+        others = [at for at in (place + 1, place - 1) if 0 <= at < len(factors)]
+        self._trials += 1
+        if not others:
+            return None
+        return Choice(gamma, factors[others[self._trials % len(others)]])
+
+
+class _Counts:
+    """Drafts accepted, of those judged."""
+
+    def __init__(self) -> None:
+        self.hits = self.tries = 0.0
+
+    def add(self, hits: float, tries: float) -> None:
+        self.hits += hits
+        self.tries += tries
+        if self.tries > FORGET:
+            self.hits, self.tries = self.hits / 2, self.tries / 2
+
+    @property
+    def rate(self) -> float:
+        return min(max((self.hits + 1) / (self.tries + 1.25), 0.02), 0.995)
+
+    @property
+    def variance(self) -> float:
+        """Of the rate, relative to its square."""
+        return (1 - self.rate) / self.rate / (self.tries + 1)
+
+
+class _Arm:
+    """A budget, relative to the present one: how much is accepted with it, how long a draft step takes."""
+
+    def __init__(self) -> None:
+        self.tried, self.control = _Counts(), _Counts()
+        self.time = DecayedMean(40.0, 1.0, 0.01)
+
+    @property
+    def relative_rate(self) -> float:
+        return self.tried.rate / self.control.rate
+
+    @property
+    def deviation(self) -> float:
+        return self.relative_rate * math.sqrt(self.tried.variance + self.control.variance)
