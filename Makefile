@@ -15,7 +15,7 @@ demo: $(VENV)/.vegas  ## See Vegas answer a long prompt on this machine's CPU.
 	$(BIN)/vegas demo
 
 test: lint $(TEST_NEEDS)  ## Everything that must hold before a commit.
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
