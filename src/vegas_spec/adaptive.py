@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vegas_spec.running_means import AcceptanceRate, DecayedLine, DecayedMean
+from vegas_spec.running_means import AcceptanceRate, Counts, DecayedLine, DecayedMean
 
 BUDGET_FACTORS = (1.0, 0.5, 0.25)
 """Budgets that are tried, as shares of the configured one."""
@@ -31,8 +31,8 @@ FIRST_TRIAL, LAST_TRIAL, LONGER = 4.0, 64.0, 1.15
 TRIAL_LENGTH = 4
 """Iterations of a trial, and of those before and after it that it is compared with."""
 
-ENOUGH, FORGET = 80, 8000
-"""Drafts judged in trials of a budget before it may be chosen, and before half of them are forgotten."""
+ENOUGH = 80
+"""Drafts judged in trials of a budget before it may be chosen."""
 
 DOUBT = 0.3
 """Standard deviations by which another budget must be better than it seems."""
@@ -83,9 +83,9 @@ class AdaptiveController:
         self._trial: Choice | None = None
         self._trial_left = 0
         self._trials = 0
-        self._before: deque[_Counts] = deque(maxlen=TRIAL_LENGTH)
+        self._before: deque[Counts] = deque(maxlen=TRIAL_LENGTH)
         self._until_probe = 0.0
-        self._probing: _Counts | None = None
+        self._probing: Counts | None = None
         self._compared_with: float | None = None
         """The budget of the latest trial, while the iterations after it are still counted."""
         self._after = 0
@@ -162,7 +162,7 @@ class AdaptiveController:
             return Choice(0, self._factor)
         factors = list(self._arms)
         self._trials += 1
-        self._probing = _Counts()
+        self._probing = Counts()
         gamma = min(PROBE_GAMMA, self._max_gamma)
         self._until_probe = gamma * self._draft.mean / (PROBE_COST * self._rest.at(0))
         self._trial = Choice(gamma, factors[self._trials % len(factors)])
@@ -189,7 +189,7 @@ class AdaptiveController:
             self._arms[factor].time.add_clipped(seconds / self._draft.mean)
 
     def _take_acceptance(self, factor: float, results: Mapping[Hashable, tuple[int, int]]) -> None:
-        counts = _Counts()
+        counts = Counts()
         for drafted, accepted in results.values():
             counts.add(accepted, min(drafted, accepted + 1))
         if factor != self._factor:
@@ -226,7 +226,7 @@ class AdaptiveController:
                 arm.control.hits *= rate
         # What the two were compared by stays, with their parts exchanged.
         old.tried, old.control = new.control, new.tried
-        new.tried, new.control = _Counts(), _Counts()
+        new.tried, new.control = Counts(), Counts()
         self._factor = factor
         self._before.clear()
         self._compared_with = None
@@ -263,33 +263,11 @@ class AdaptiveController:
         return Choice(gamma, factors[others[self._trials % len(others)]])
 
 
-class _Counts:
-    """Drafts accepted, of those judged."""
-
-    def __init__(self) -> None:
-        self.hits = self.tries = 0.0
-
-    def add(self, hits: float, tries: float) -> None:
-        self.hits += hits
-        self.tries += tries
-        if self.tries > FORGET:
-            self.hits, self.tries = self.hits / 2, self.tries / 2
-
-    @property
-    def rate(self) -> float:
-        return min(max((self.hits + 1) / (self.tries + 1.25), 0.02), 0.995)
-
-    @property
-    def variance(self) -> float:
-        """Of the rate, relative to its square."""
-        return (1 - self.rate) / self.rate / (self.tries + 1)
-
-
 class _Arm:
     """A budget, relative to the present one: how much is accepted with it, how long a draft step takes."""
 
     def __init__(self) -> None:
-        self.tried, self.control = _Counts(), _Counts()
+        self.tried, self.control = Counts(), Counts()
         self.time = DecayedMean(40.0, 1.0, 0.01)
 
     @property

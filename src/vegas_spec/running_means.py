@@ -16,6 +16,9 @@ TURNED = 5.0
 AFTER_TURN = 6.0
 """Weight of the fast mean when it takes the slow one's place: what follows the turn soon outweighs it."""
 
+FORGET = 8000
+"""Drafts judged of which half are forgotten."""
+
 _PRIOR_WEIGHT = 4.0
 _INERTIA = 0.3
 
@@ -50,6 +53,30 @@ class DecayedMean:
     def become(self, other: DecayedMean, weight: float) -> None:
         """Take another's mean, with this weight."""
         self._sum, self.weight = other.mean * weight, weight
+
+
+class Counts:
+    """Drafts accepted, of those judged."""
+
+    def __init__(self) -> None:
+        self.hits = self.tries = 0.0
+
+    def add(self, hits: float, tries: float) -> None:
+        """Add more of them; of very many, half are forgotten."""
+        self.hits += hits
+        self.tries += tries
+        if self.tries > FORGET:
+            self.hits, self.tries = self.hits / 2, self.tries / 2
+
+    @property
+    def rate(self) -> float:
+        """Accepted over judged, with a little of a prior."""
+        return min(max((self.hits + 1) / (self.tries + 1.25), 0.02), 0.995)
+
+    @property
+    def variance(self) -> float:
+        """Of the rate, relative to its square."""
+        return (1 - self.rate) / self.rate / (self.tries + 1)
 
 
 class AcceptanceRate:

@@ -49,6 +49,7 @@ def throughput(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
 ) -> None:
     """Measure decode tokens/s by context, batch and temperature: plain decoding against each policy, in one run.
 
@@ -92,7 +93,7 @@ def throughput(
         return [each.prompt["prompt_token_ids"] for each in found]
 
     settings: dict[str, Any] = {"engine": engine, "workload": workload, "max_tokens": max_tokens, "repeats": repeats}
-    settings |= {"dtype": dtype, "kv_budget_min": kv_budget_min}
+    settings |= {"dtype": dtype, "hf_overrides": hf_overrides, "kv_budget_min": kv_budget_min}
     if engine == "vllm":
         check_vllm()
         place = flags.place_of(model, console)
@@ -100,10 +101,18 @@ def throughput(
         lengths = max(shape.context for shape in shapes) + max_tokens + 64
         vllm_args = {"model": place, "dtype": dtype, "max_model_len": lengths, "max_num_seqs": most, **arguments}
         vllm_args |= {"revision": revision} if revision else {}
+        vllm_args |= {"hf_overrides": flags.read_json_object("--hf-overrides", hf_overrides)} if hf_overrides else {}
         settings["engine_args"] = arguments
     else:
         llm = flags.load(
-            model, console, dtype=dtype, device=device, revision=revision, max_num_seqs=most, attention=attention
+            model,
+            console,
+            dtype=dtype,
+            device=device,
+            revision=revision,
+            hf_overrides=hf_overrides,
+            max_num_seqs=most,
+            attention=attention,
         )
         encoder = Encoder.of(llm)
         settings |= {"dtype": str(llm.model.dtype).removeprefix("torch."), "device": str(llm.model.device)}

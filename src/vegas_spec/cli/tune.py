@@ -67,6 +67,7 @@ def tune(
     dtype: flags.Dtype = "auto",
     device: flags.Device = "auto",
     revision: flags.Revision = None,
+    hf_overrides: flags.HfOverrides = None,
     max_model_len: flags.MaxModelLen = None,
 ) -> None:
     """Tune gamma and budget in the paper's three steps, by measurement, and write them to a config file.
@@ -105,7 +106,7 @@ def tune(
     if policy in ("dense", "full"):
         raise UsageError(f"policy {policy} has no budget to tune; tune vegas, or a baseline that selects")
     arguments = runs.read_engine_args(engine, engine_args)
-    settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype}
+    settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype, "hf_overrides": hf_overrides}
 
     def texts_for(encoder: Encoder, length: int) -> list[WorkloadPrompt]:
         common = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
@@ -125,7 +126,9 @@ def tune(
         tokens = [each.prompt["prompt_token_ids"] for each in texts]
         vllm_args: dict[str, Any] = {"model": place, "dtype": dtype, "max_num_seqs": len(texts)}
         vllm_args |= {"max_model_len": min(context, max(map(len, tokens)) + max_tokens + 64)}
-        vllm_args |= {**({"revision": revision} if revision else {}), **arguments}
+        vllm_args |= {"revision": revision} if revision else {}
+        vllm_args |= {"hf_overrides": flags.read_json_object("--hf-overrides", hf_overrides)} if hf_overrides else {}
+        vllm_args |= arguments
         log = result.with_name(f"{result.name}.vllm.log")
 
         def measure_with(journal: Journal, watch: Watch, most: int) -> Measure:
@@ -141,6 +144,7 @@ def tune(
             dtype=dtype,
             device=device,
             revision=revision,
+            hf_overrides=hf_overrides,
             max_model_len=max_model_len,
             max_num_seqs=prompts,
             attention=attention,
