@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from vegas_spec.cli.errors import INTERRUPTED, UsageError
+from vegas_spec.cli.options import read_json_object
 
 if TYPE_CHECKING:
     from vegas_spec.eval.journal import Journal
@@ -161,12 +161,7 @@ def read_engine_args(engine: str, text: str) -> dict[str, Any]:
         If they are no JSON object, or the engine is not vLLM.
 
     """
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise UsageError(f"--engine-args must be a JSON object of arguments of vllm.LLM; got {text!r}")
+    arguments = read_json_object("--engine-args", text)
     if arguments and engine != "vllm":
         raise UsageError("--engine-args are vLLM's; give --engine vllm, or leave them out")
     return arguments
