@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from vegas_spec.engine.llm import InputError
@@ -26,22 +27,36 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> list[Record]:
 
     """
     try:
-        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        # Not by str.splitlines: a JSON string may hold characters, such as U+2028, at which that cuts too.
+        lines = path.expanduser().read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-            missing = [column for column in columns if column not in record]
-        except (ValueError, TypeError) as error:
-            raise InputError(f"line {number} of {path} is not a JSON object") from error
-        if missing:
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise InputError(f"line {number} of {path} is not a JSON object")
+        if missing := [column for column in columns if column not in record]:
             raise InputError(f"line {number} of {path} lacks the field {missing[0]!r}; needed are {', '.join(columns)}")
+        if not _is_text(record):
+            raise InputError(f"line {number} of {path} holds half a character (a lone surrogate), which is no text")
         records.append(record)
     return records
+
+
+def _is_text(record: Record) -> bool:
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_hub(name: str, hub_id: str, split: str, columns: Sequence[str]) -> list[Record]:
@@ -107,23 +122,31 @@ def prompts_from(
     Raises
     ------
     InputError
-        If no record is long enough.
+        If no record is long enough, or one is not of the form that `to_prompt` reads.
 
     """
     ordered = list(records)
+    if not ordered:
+        raise InputError(f"{source} holds no records")
     if wanted.seed:
         random.Random(wanted.seed).shuffle(ordered)
     prompts: list[WorkloadPrompt] = []
-    taken: Counter[str] = Counter()
+    taken: set[str] = set()
     for record in ordered:
-        name, kind, message, expected = to_prompt(record)
+        try:
+            name, kind, message, expected = to_prompt(record)
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{source}: a record is not of the workload's form: {shorten(str(record), 80)}") from error
         if len(message.encode()) < wanted.min_tokens // 2:
             continue  # a token is a byte at least; spares the time to count
         tokens = encoder.message(message)
         if len(tokens) < wanted.min_tokens:
             continue
-        taken[name] += 1
-        name = name if taken[name] == 1 else f"{name} ({taken[name]})"
+        again = (f"{name} ({number})" for number in itertools.count(2))
+        name = next(each for each in itertools.chain([name], again) if each not in taken)
+        taken.add(name)
         prompts.append(WorkloadPrompt(name, kind, cut_middle(tokens, wanted.max_tokens), expected))
         if len(prompts) == wanted.prompts:
             break

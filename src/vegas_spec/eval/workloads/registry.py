@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vegas_spec.config import ConfigError, check_choice, invalid, reject_unknown
+from vegas_spec.engine.llm import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.needle import multi_key_prompts, needle_prompts
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
@@ -87,6 +88,8 @@ class WorkloadSpec:
             If the prompts cannot be had.
 
         """
+        if room < 1:
+            raise InputError("the output takes all of the model's context; lower --max-tokens to leave a prompt room")
         usual = {"min_tokens": self.workload.min_tokens, "max_tokens": self.workload.max_tokens}
         given = {name: value for name, value in common.items() if value is not None}
         merged = {**{name: value for name, value in usual.items() if value is not None}, **given, **self.common}

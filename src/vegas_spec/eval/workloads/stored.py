@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import shorten
 
 from vegas_spec.config import invalid
+from vegas_spec.engine.llm import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
 from vegas_spec.eval.workloads.records import Record, prompts_from, read_hub, read_jsonl
@@ -102,7 +104,9 @@ def jsonl_prompts(encoder: Encoder, wanted: Wanted, *, file: str = "", field: st
         raise invalid("file", "the path of a JSONL file: --workload jsonl:file=FILE", file)
 
     def to_prompt(record: Record) -> tuple[str, str, str, tuple[str, ...]]:
-        text = str(record[field])
+        text = record[field]
+        if not isinstance(text, str):
+            raise InputError(f"{file}: the field {field!r} of every record must be text; got {shorten(repr(text), 80)}")
         return _name(record, "id", text), str(record.get("task", "text")), text, ()
 
     return prompts_from(encoder, wanted, read_jsonl(Path(file), [field]), to_prompt, file)
