@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from report_cases import ALL
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.eval.journal import Journal
@@ -165,3 +167,73 @@ def test_what_is_no_journal_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="is not a journal"):
         Journal(path, {})
     assert path.read_text() == "my notes\n"
+
+
+def test_a_run_without_measurements_does_not_hold_the_file(tmp_path: Path) -> None:
+    """A run that was refused after its journal was begun, then repeated with other options."""
+    path = tmp_path / "run.journal"
+    with Journal(path, {"max_tokens": 2}):
+        pass
+    with Journal(path, {"max_tokens": 16}) as journal:
+        journal.append("a", 1)
+    with Journal(path, {"max_tokens": 16}) as journal:
+        assert journal.rows == {"a": 1}
+
+
+def test_two_runs_do_not_write_one_journal(tmp_path: Path) -> None:
+    path = tmp_path / "run.journal"
+    with Journal(path, {}) as journal:
+        journal.append("a", 1)
+        for fresh in (False, True):
+            with pytest.raises(ResultError, match=r"another run is going on with .*run\.journal; wait for its end"):
+                Journal(path, {}, fresh=fresh)
+        journal.append("b", 2)
+    with Journal(path, {}) as journal:
+        assert journal.rows == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("row", [{}, {"case": "x", "batch": "1"}, 5, None])
+def test_a_row_of_another_form_is_told(tmp_path: Path, row: Any) -> None:
+    with Journal(tmp_path / "run.journal", {}) as journal:
+        good = KernelRow(case="x", batch=1, context=2, milliseconds={"floor": 0.5})
+        journal.append("good", dataclasses.asdict(good))
+        journal.append("bad", row)
+        assert journal.row("good", KernelRow) == good
+        with pytest.raises(ResultError, match=r"run\.journal: .*measurement 'bad'.*--restart"):
+            journal.row("bad", KernelRow)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"my notes",
+        b"[]\n",
+        b'{"schema": "vegas-journal"}\n',
+        b"[" * 100_000 + b"\n",
+        b'{"schema": "vegas-journal", "version": 1, "run": 5}\n',
+        b'{"schema": "vegas-journal", "version": 1, "run": {}}\n{"key": []}\n',
+        b"\xff\x00\n",
+    ],
+)
+def test_broken_journals_are_told_and_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.journal"
+    path.write_bytes(content)
+    with pytest.raises(ResultError, match="is not a journal of a run"):
+        Journal(path, {})
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("acceptance", "prompt_tokens", 0),
+        ("throughput", "tokens_per_second", []),
+        ("throughput", "tokens_per_second", [1.0, 0.0]),
+        ("tuning", "tokens_per_second", []),
+    ],
+)
+def test_figures_that_cannot_have_been_measured(kind: str, field: str, value: Any) -> None:
+    data = ALL[kind]().to_dict()
+    data["rows"][0][field] = value
+    with pytest.raises(ResultError, match=rf"here: {field} must .* in rows\[0\]"):
+        Result.from_dict(data, "here")

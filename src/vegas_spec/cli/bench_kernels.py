@@ -48,6 +48,7 @@ def kernels(
             "the kernels are measured on a CUDA GPU, and torch sees none; on a CPU they run in Triton's interpreter, "
             "whose times say nothing (`vegas bench throughput` measures the engine there)"
         )
+    runs.check_outputs(out=out, csv=csv)
     console = Console(stderr=True)
     settings = {"dtype": "bfloat16", "query_rows": QUERY_LEN, "page_size": BLOCK_SIZE}
     run = {"kind": "kernels", "hardware": hardware(), **settings}
@@ -62,7 +63,7 @@ def kernels(
                     row = measure_case(case, journal["bandwidth"], torch.device("cuda"), graph_milliseconds)
                     journal.append(case.name, dataclasses.asdict(row))
                     torch.cuda.empty_cache()
-        rows = [KernelRow(**journal[case.name]) for case in cases]
+        rows = [journal.row(case.name, KernelRow) for case in cases]
         settings |= {"copy_bandwidth": journal["bandwidth"]}
         result = Result.of_this_run("kernels", "one layer of each model", settings, rows)
         runs.store(result, journal, out, csv, console)

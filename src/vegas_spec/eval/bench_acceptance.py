@@ -96,8 +96,9 @@ def measure_acceptance(
                         journal.append(_key(workload, variant, prompt), dataclasses.asdict(row))
                     watch(f"{workload}: {variant.key}", done + progress.done, total)
                 done += len(left)
+            read.clear()  # before the next prompts are read: their keys and values take as much again
     return [
-        AcceptanceRow(**journal[_key(workload, variant, prompt)])
+        journal.row(_key(workload, variant, prompt), AcceptanceRow)
         for workload, prompts in workloads.items()
         for variant in variants
         for prompt in prompts

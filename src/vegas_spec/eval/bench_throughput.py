@@ -89,12 +89,13 @@ def measure_embedded(
             see = functools.partial(_see, watch, f"{shape.key}: {variant.key}", done, total)
             journal.append(key, dataclasses.asdict(decode_run(engine, prompts, params, see)))
             done += 1
+        del prompts  # before the next ones are read: their keys and values take as much again
     size = ModelSize.of(llm.model)
     rows = []
     for shape in shapes:
         for variant in variants:
-            taken = [journal[f"{shape.key} | {variant.key} | {repeat}"] for repeat in range(repeats)]
-            rows.append(_embedded_row(shape, variant, [DecodeRun(**run) for run in taken], size))
+            taken = [journal.row(f"{shape.key} | {variant.key} | {repeat}", DecodeRun) for repeat in range(repeats)]
+            rows.append(_embedded_row(shape, variant, taken, size))
     # In the kernels scores come from inside the attention, which the engine's clock does not see.
     return rows if attention == "torch" else [_with_overhead(row, rows) for row in rows]
 

@@ -9,10 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from vegas_spec.eval.plain_data import Class, PlainDataError, from_plain
 from vegas_spec.eval.results import ResultError
+
+try:
+    import fcntl
+except ImportError:  # where there is none, such as on Windows, nothing is locked
+    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = "vegas-journal"
 VERSION = 1
+_START = b'{"schema": "vegas-journal"'
 
 
 class Journal:
@@ -33,7 +40,8 @@ class Journal:
     Raises
     ------
     ResultError
-        If the file cannot be read or written, is no journal, or belongs to another run.
+        If the file cannot be read or written, is no journal, or belongs to another run: an earlier one with
+        measurements, or one that is still going on.
 
     """
 
@@ -43,17 +51,48 @@ class Journal:
         header = {"schema": SCHEMA, "version": VERSION, "run": json.loads(json.dumps(run))}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() and not fresh else []
-            if lines:
-                self._read(lines, header)
-                self._file: BinaryIO = path.open("r+b")
-                # The rest of a line that was cut off would spoil the next one.
-                self._file.truncate(self._file.seek(sum(len(line) + 1 for line in lines)))
-            else:
-                self._file = path.open("wb")
-                self._write(_line(header))
+            # To append to, so that nothing is lost before it is known whose journal this is.
+            self._file: BinaryIO = path.open("a+b")
         except OSError as error:
             raise ResultError(f"cannot write the journal {path}: {error.strerror}") from error
+        try:
+            self._lock()
+            self._begin(header, fresh)
+        except OSError as error:
+            self._file.close()
+            raise ResultError(f"cannot write the journal {path}: {error.strerror}") from error
+        except ResultError:
+            self._file.close()
+            raise
+
+    def _begin(self, header: dict[str, Any], fresh: bool) -> None:
+        """Read what is there; of a run without a measurement nothing is left but its name, and any run may begin."""
+        self._file.seek(0)
+        content = b"" if fresh else self._file.read()
+        *lines, rest = content.split(b"\n")
+        if lines:
+            self._read(lines, header)
+        elif rest and not _line(header).startswith(rest[: len(_START)]):
+            raise self._is_none()
+        if self._rows:
+            # The rest of a line that was cut off would spoil the next one.
+            self._file.truncate(len(content) - len(rest))
+        else:
+            self._file.truncate(0)
+            self._write(_line(header))
+
+    def _lock(self) -> None:
+        """Keep another process from measuring into the same file; the lock ends with the process, however it ends."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ResultError(
+                f"another run is going on with {self.path}; wait for its end, or choose another --out"
+            ) from error
+        except OSError:  # a file system that has no locks
+            return
 
     @property
     def rows(self) -> dict[str, Any]:
@@ -65,6 +104,20 @@ class Journal:
 
     def __getitem__(self, key: str) -> Any:
         return self._rows[key]
+
+    def row(self, key: str, kind: type[Class]) -> Class:
+        """Give a measurement as the dataclass that it was stored from.
+
+        Raises
+        ------
+        ResultError
+            If it has other fields: the journal was written by another version, or by hand.
+
+        """
+        try:
+            return from_plain(kind, self._rows[key], f"measurement {key!r}")
+        except PlainDataError as error:
+            raise ResultError(f"{self.path}: {error}; add --restart to measure anew") from None
 
     def append(self, key: str, row: Any) -> None:
         """Store a measurement; on return it is on the disk."""
@@ -98,15 +151,19 @@ class Journal:
             found, *entries = [json.loads(line) for line in lines]
             if found["schema"] != SCHEMA:
                 raise KeyError
-            self._rows = {entry["key"]: entry["row"] for entry in entries}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ResultError(f"{self.path} is not a journal of a run; move it away or choose another --out") from error
-        if found != header:
-            changed = _differences(found.get("run", {}), header["run"])
+            rows = {entry["key"]: entry["row"] for entry in entries}
+            changed = _differences(dict(found["run"]), header["run"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._is_none() from error
+        if rows and found != header:
             raise ResultError(
                 f"{self.path} is the journal of another run (different: {changed or 'version'}); repeat that run's "
                 "options to go on with it, add --restart to begin anew, or choose another --out"
             )
+        self._rows = rows
+
+    def _is_none(self) -> ResultError:
+        return ResultError(f"{self.path} is not a journal of a run; move it away or choose another --out")
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> str:

@@ -117,7 +117,21 @@ class Result:
             rows = [from_plain(ROWS[result.kind], row, f"rows[{at}]") for at, row in enumerate(result.rows)]
         except PlainDataError as error:
             raise ResultError(f"{name}: {error}") from None
+        for at, row in enumerate(rows):
+            if reason := _implausible(row):
+                raise ResultError(f"{name}: {reason} in rows[{at}]")
         return dataclasses.replace(result, rows=rows)
+
+
+def _implausible(row: Row) -> str | None:
+    """Say which figure of a row cannot have been measured, of those that reports divide by or take the logarithm of."""
+    match row:
+        case AcceptanceRow() if row.prompt_tokens < 1:
+            return f"prompt_tokens must be at least 1; got {row.prompt_tokens}"
+        case ThroughputRow() | TuningRow() if row.tokens_per_second is not None:
+            if not row.tokens_per_second or not all(speed > 0 for speed in row.tokens_per_second):
+                return f"tokens_per_second must hold figures above 0; got {row.tokens_per_second}"
+    return None
 
 
 def save(result: Result, path: Path) -> None:
@@ -151,7 +165,7 @@ def load(path: Path) -> Result:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"{path} is not JSON: {error}") from error
     return Result.from_dict(data, str(path))
 
@@ -169,7 +183,7 @@ def save_csv(result: Result, path: Path) -> None:
     columns = list(dict.fromkeys(column for row in flat for column in row))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
             writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(flat)

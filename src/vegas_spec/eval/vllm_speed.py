@@ -73,7 +73,7 @@ class VllmSpeed:
                 if isinstance(found, tuple):
                     self._journal.append(key, dataclasses.asdict(found[1]))
         self._done += 1
-        measured = SideMeasurement(**self._journal[key])
+        measured = self._journal.row(key, SideMeasurement)
         return Measurement(
             accepted_per_iteration=measured.accepted_per_iteration or 0.0,
             accepted_by_position=measured.accepted_per_position or [],

@@ -82,7 +82,7 @@ class WorkloadSpeed:
             )
             self._journal.append(key, dataclasses.asdict(measured))
         self._done += 1
-        return Measurement(**self._journal[key])
+        return self._journal.row(key, Measurement)
 
     def _run(self, engine: LLM, key: str, repeat: int) -> DecodeRun:
         def see(share: float) -> None:
