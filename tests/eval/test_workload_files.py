@@ -54,7 +54,7 @@ def test_what_holds_no_prompt(encoder: Encoder, tmp_path: Path, content: str | b
 def test_a_record_of_another_form(encoder: Encoder, tmp_path: Path) -> None:  # noqa: F811
     record = dict.fromkeys(("problem_id", "description", "input", "output", "note"), "x") | {"examples": ["abc"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(record))
-    with pytest.raises(InputError, match="a record is not of the workload's form: {'problem_id'"):
+    with pytest.raises(InputError, match=r"a record is not of the workload's form: \{'problem_id'"):
         build(encoder, f"codeelo:file={tmp_path / 'a.jsonl'}")
 
 

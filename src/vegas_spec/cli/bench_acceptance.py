@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from vegas_spec.cli import options as flags
@@ -64,6 +65,7 @@ def acceptance(
 
     A run that is interrupted goes on where it was when the command is repeated.
     """
+    from vegas_spec.config import check_int
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.eval import bench_acceptance as bench
     from vegas_spec.eval.environment import hardware
@@ -71,10 +73,13 @@ def acceptance(
     from vegas_spec.eval.variants import variants
     from vegas_spec.eval.workloads import Encoder, parse
 
+    check_int("--batch", batch, 1)
+    check_int("--prompts", prompts, 1)
+    runs.check_outputs(out=out, csv=csv)
     console = Console(stderr=True)
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, ignore_eos=ignore_eos)
     compared = variants(
-        [policy for policy in policies.split(",") if policy],
+        runs.names(policies, "--policies"),
         runs.numbers(budgets, "--budgets", float),
         runs.numbers(gammas, "--gammas", int),
         one_at_a_time=one_at_a_time,
@@ -107,6 +112,7 @@ def acceptance(
         "trace_every": trace,
         "kv_budget_min": kv_budget_min,
         "hf_overrides": hf_overrides,
+        "revision": revision,
         "workloads": list(asked),
         **common,
     }
@@ -129,7 +135,7 @@ def table(workload: str, summaries: Sequence[AcceptanceSummary]) -> Table:
     """Show one workload's settings, one a line; columns that no line fills are left out."""
     known = [{name for name, value in dataclasses.asdict(each).items() if value is not None} for each in summaries]
     optional = [name for name in ("recall", "correct") if any(name in names for names in known)]
-    shown = Table(title=f"{workload}: accepted drafts per iteration", title_justify="left", box=SIMPLE_HEAD)
+    shown = Table(title=escape(f"{workload}: accepted drafts per iteration"), title_justify="left", box=SIMPLE_HEAD)
     for column in ("policy", "gamma", "budget", "mean [95 %]", "range", "by position", "cache read"):
         shown.add_column(column, justify="left" if column == "policy" else "right")
     for name in optional:

@@ -57,6 +57,7 @@ def throughput(
     """
     from vegas_spec.config import check_choice, check_int
     from vegas_spec.engine.model import load_tokenizer
+    from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.eval import bench_throughput as bench
     from vegas_spec.eval.environment import hardware
     from vegas_spec.eval.results import Result
@@ -65,10 +66,11 @@ def throughput(
     from vegas_spec.eval.workloads import Encoder, parse
 
     check_choice("engine", engine, ["embedded", "vllm"])
-    check_int("repeats", repeats, 1)
+    check_int("--repeats", repeats, 1)
+    runs.check_outputs(out=out, csv=csv)
     console = Console(stderr=True)
     compared = variants(
-        [policy for policy in policies.split(",") if policy],
+        runs.names(policies, "--policies"),
         runs.numbers(budgets, "--budgets", float),
         runs.numbers(gammas, "--gammas", int),
         kv_budget_min=kv_budget_min,
@@ -79,6 +81,10 @@ def throughput(
         for batch in runs.numbers(batches, "--batches", int)
         for temperature in runs.numbers(temperatures, "--temperatures", float)
     ]
+    for shape in shapes:
+        check_int("--contexts", shape.context, 1)
+        check_int("--batches", shape.batch, 1)
+        SamplingParams(temperature=shape.temperature, max_tokens=max_tokens)
     spec = parse(workload)
     arguments = runs.read_engine_args(engine, engine_args)
     most = max(shape.batch for shape in shapes)
@@ -93,12 +99,13 @@ def throughput(
         return [each.prompt["prompt_token_ids"] for each in found]
 
     settings: dict[str, Any] = {"engine": engine, "workload": workload, "max_tokens": max_tokens, "repeats": repeats}
-    settings |= {"dtype": dtype, "hf_overrides": hf_overrides, "kv_budget_min": kv_budget_min}
+    settings |= {"dtype": dtype, "revision": revision, "hf_overrides": hf_overrides, "kv_budget_min": kv_budget_min}
+    longest = max(shape.context for shape in shapes)
     if engine == "vllm":
         check_vllm()
         place = flags.place_of(model, console)
         encoder = Encoder(load_tokenizer(place, revision), model)
-        lengths = max(shape.context for shape in shapes) + max_tokens + 64
+        lengths = longest + max_tokens + 64
         vllm_args = {"model": place, "dtype": dtype, "max_model_len": lengths, "max_num_seqs": most, **arguments}
         vllm_args |= {"revision": revision} if revision else {}
         vllm_args |= {"hf_overrides": flags.read_json_object("--hf-overrides", hf_overrides)} if hf_overrides else {}
@@ -114,6 +121,11 @@ def throughput(
             max_num_seqs=most,
             attention=attention,
         )
+        if longest + max_tokens > llm.max_model_len:
+            raise UsageError(
+                f"--contexts {longest} and --max-tokens {max_tokens} together are more than the model's context of "
+                f"{llm.max_model_len} tokens; lower one of them"
+            )
         encoder = Encoder.of(llm)
         settings |= {"dtype": str(llm.model.dtype).removeprefix("torch."), "device": str(llm.model.device)}
         settings["attention"] = attention

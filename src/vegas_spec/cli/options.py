@@ -156,7 +156,7 @@ def read_json_object(flag: str, text: str) -> dict[str, Any]:
     """Parse a flag's JSON object."""
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{flag} must be a JSON object; got {text!r} ({error})") from error
     if not isinstance(values, dict):
         raise UsageError(f"{flag} must be a JSON object; got {text!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -50,6 +51,56 @@ WorkloadOption = Annotated[
 _SILENT_SECONDS = 30.0
 
 
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line as it is: brackets in the name of a file are no markup."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def check_outputs(**paths: Path | None) -> None:
+    """Refuse files that cannot be written, or that would overwrite each other, before hours of measurement.
+
+    Parameters
+    ----------
+    **paths : Path or None
+        By the flag that names them; None is not written.
+
+    Raises
+    ------
+    UsageError
+        Naming the flag.
+
+    """
+    seen: dict[Path, str] = {}
+    for flag, path in paths.items():
+        if path is None:
+            continue
+        try:
+            if path.is_dir():
+                raise UsageError(f"--{flag} must be a file; {path} is a folder")
+            folder = next(each for each in path.absolute().parents if each.exists())
+        except OSError as error:
+            raise UsageError(f"--{flag} cannot be written: {error.strerror}") from error
+        if not (folder.is_dir() and os.access(path if path.exists() else folder, os.W_OK)):
+            raise UsageError(f"--{flag} cannot be written: {path}")
+        if (other := seen.setdefault(path.resolve(), flag)) != flag:
+            raise UsageError(f"--{other} and --{flag} must be different files; got {path} for both")
+
+
+def names(text: str, option: str) -> list[str]:
+    """Read names that are separated by commas.
+
+    Raises
+    ------
+    UsageError
+        If there are none.
+
+    """
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise UsageError(f"{option} must be names separated by commas; got {text!r}")
+    return found
+
+
 @contextlib.contextmanager
 def journal_of(out: Path, run: Mapping[str, Any], restart: bool, console: Console) -> Iterator[Journal]:
     """Open the journal beside a result; on Ctrl-C say how to go on, and exit with 130.
@@ -68,20 +119,15 @@ def journal_of(out: Path, run: Mapping[str, Any], restart: bool, console: Consol
     """
     from vegas_spec.eval.journal import Journal
 
-    if out.is_dir():
-        raise UsageError(f"--out must be a file; {out} is a folder")
     with Journal(out.with_name(f"{out.name}.journal"), run, fresh=restart) as journal:
         found = len(journal.rows)
         if found:
-            console.print(f"going on with {found} measurements of {journal.path}", style="dim", highlight=False)
+            say(console, f"going on with {found} measurements of {journal.path}", style="dim")
         try:
             yield journal
         except KeyboardInterrupt:
-            console.print(
-                f"\ninterrupted; {len(journal.rows)} measurements are kept in {journal.path}. "
-                "Repeat the command to go on.",
-                highlight=False,
-            )
+            kept = f"{len(journal.rows)} measurements are kept in {journal.path}"
+            say(console, f"\ninterrupted; {kept}. Repeat the command to go on.")
             raise typer.Exit(INTERRUPTED) from None
 
 
@@ -122,7 +168,7 @@ def store(result: Result, journal: Journal, out: Path, csv: Path | None, console
     if csv is not None:
         save_csv(result, csv)
     journal.close(remove=True)
-    console.print(f"stored in {out}{f' and {csv}' if csv else ''}", style="dim", highlight=False, soft_wrap=True)
+    say(console, f"stored in {out}{f' and {csv}' if csv else ''}", style="dim")
 
 
 def print_table(table: Table) -> None:

@@ -84,8 +84,9 @@ def tune(
     from vegas_spec.eval.workloads import Encoder, WorkloadPrompt, parse
 
     check_choice("engine", engine, ["embedded", "vllm"])
-    check_int("repeats", repeats, 1)
-    check_int("prompts", prompts, 1)
+    check_int("--repeats", repeats, 1)
+    check_int("--prompts", prompts, 1)
+    runs.check_outputs(out=out, result=result, csv=csv)
     console = Console(stderr=True)
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, ignore_eos=True)
     spec = parse(workload)
@@ -106,7 +107,8 @@ def tune(
     if policy in ("dense", "full"):
         raise UsageError(f"policy {policy} has no budget to tune; tune vegas, or a baseline that selects")
     arguments = runs.read_engine_args(engine, engine_args)
-    settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype, "hf_overrides": hf_overrides}
+    settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype}
+    settings |= {"revision": revision, "hf_overrides": hf_overrides}
 
     def texts_for(encoder: Encoder, length: int) -> list[WorkloadPrompt]:
         common = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
