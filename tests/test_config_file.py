@@ -43,6 +43,7 @@ def test_a_file_written_by_hand_needs_options_only(tmp_path: Path) -> None:
     [
         ("a.toml", "[vegas", "is not TOML"),
         ("a.json", "[vegas", "is not JSON"),
+        ("a.json", "[" * 100_000, "is not JSON"),
         ("a.json", "[]", r"must have a table \[vegas\]"),
         ("a.toml", "kv_budget = 0.1", r"must have a table \[vegas\]"),
         ("a.toml", "[vegas]\n[more]", "unknown table 'more'"),
@@ -69,3 +70,13 @@ def test_another_model_or_hardware_is_warned_about() -> None:
     [model, hardware] = content.warnings(model="Qwen/Qwen3-1.7B", hardware="H200")
     assert "Qwen/Qwen3-8B" in model
     assert "H200" in hardware
+
+
+def test_what_a_file_was_tuned_on_may_be_anything(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("\ufeff[vegas]\n[tuned_on]\nmodel = 5\nhardware = [1]\n", encoding="utf-8")
+    assert len(config_file.load(path).warnings(model="5", hardware="H200")) == 1
+    # A command line with bytes that are no text, and with a delete character.
+    config_file.save(ConfigFile({}, {"command": "tune \udcff.jsonl \x7f", "a\x7f": 1}), path)
+    path.write_text("[vegas]\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    assert config_file.load(path).tuned_on == {"command": "tune ?.jsonl \x7f", "a\x7f": 1}

@@ -49,7 +49,8 @@ class ConfigFile:
         """
         sentences = []
         for what, used in (("model", model), ("hardware", hardware)):
-            tuned = self.tuned_on.get(what)
+            # A file written by hand may say anything here.
+            tuned = None if self.tuned_on.get(what) is None else str(self.tuned_on[what])
             same = tuned is None or (_last_part(tuned) == _last_part(used) if what == "model" else tuned == used)
             if not same:
                 sentences.append(f"these options were tuned on {what} {tuned!r}, and this is {used!r}; tune again")
@@ -67,11 +68,11 @@ def load(path: str | os.PathLike[str]) -> ConfigFile:
     """
     file = Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         data = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from error
-    except ValueError as error:  # of either syntax, or not UTF-8
+    except (ValueError, RecursionError) as error:  # of either syntax, or not UTF-8
         kind = "JSON" if file.suffix == ".json" else "TOML"
         raise ConfigError(f"the config file {path} is not {kind}: {error}") from error
     tables = data if isinstance(data, dict) else {}
@@ -110,18 +111,25 @@ def _toml(tables: dict[str, dict[str, Any]], prefix: str = "") -> str:
     parts = []
     for name, table in tables.items():
         inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-        # JSON's strings, numbers, booleans and lists are TOML's, but for escaped surrogates.
         lines = [
-            f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}"
-            for key, value in table.items()
-            if key not in inner and value is not None
+            f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in inner and value is not None
         ]
         parts += [f"\n[{prefix}{_key(name)}]", *lines, _toml(inner, f"{prefix}{_key(name)}.")] if table else []
     return "\n".join(part for part in parts if part) + ("\n" if parts and not prefix else "")
 
 
+def _value(value: Any) -> str:
+    """JSON's strings, numbers, booleans and lists are TOML's, but for escaped surrogates and a delete character."""
+    return _text(json.dumps(value, ensure_ascii=False)).replace("\x7f", "\\u007f")
+
+
+def _text(value: str) -> str:
+    """Text that can be encoded: of a command line, bytes that are none are surrogates, which are written as ``?``."""
+    return value.encode(errors="replace").decode()
+
+
 def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else _value(name)
 
 
 def _last_part(name: str) -> str:

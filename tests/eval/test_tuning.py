@@ -133,6 +133,12 @@ def test_step_one_stops_where_acceptance_stops_growing() -> None:
     assert [row.kv_budget for row in tuner.rows if row.step == 1 and row.chosen] == [0.05]
 
 
+def test_tiny_budgets_have_neighbours_too() -> None:
+    tuner = Tuner(Machine(0.1, 1.0, 0.99, True), VegasConfig(), Measurement(0.0, [], [1.0]), budgets=[1e-6], gammas=[])
+    tuner.run()
+    assert sorted(row.kv_budget for row in tuner.rows if row.step == 3) == [1e-6, 1.4e-6, 2e-6]
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 TUNE = [

@@ -97,7 +97,7 @@ class Tuner:
         gamma = self.base.num_speculative_tokens
         budget = self._grow_budget(gamma)
         gamma = self._fastest(2, [(each, budget) for each in sorted({*self.gammas, gamma})])[0]
-        around = {*self.budgets, budget, *(round(budget * factor, 4) for factor in AROUND)}
+        around = {*self.budgets, budget, *(_rounded(budget * factor) for factor in AROUND)}
         gamma, budget = self._fastest(3, [(gamma, each) for each in sorted(around) if each <= 1])
         return self._config(gamma, budget)
 
@@ -187,3 +187,8 @@ class Tuner:
         for at, row in enumerate(self.rows):
             if (row.step, row.num_speculative_tokens, row.kv_budget) == (step, gamma, budget):
                 self.rows[at] = dataclasses.replace(row, chosen=True)
+
+
+def _rounded(budget: float) -> float:
+    """Three digits are enough to look around with; the smallest budget is a millionth."""
+    return max(float(f"{budget:.3g}"), 1e-6)
