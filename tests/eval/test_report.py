@@ -151,6 +151,14 @@ def test_text_of_a_result_is_text(folder: Path, tmp_path: Path):
     html = html_of(hostile)
     assert "<script>alert" not in html
     assert "a &amp;&amp; b &lt;c&gt;" in html
+    # Dollar signs begin no formula, and a file name in a command may hold bytes that are no text.
+    result = cases.acceptance(4, sweep=False)
+    rows = [dataclasses.replace(row, kind=f"{row.kind} $\\frac$", policy=f"{row.policy}:$x$") for row in result.rows]
+    save(dataclasses.replace(result, rows=rows, command="bench \udcff.jsonl"), tmp_path / "odd.json")
+    assert run(app, ["report", str(tmp_path / "odd.json"), "-o", str(tmp_path / "odd.html")]) == 0
+    html = (tmp_path / "odd.html").read_text(encoding="utf-8")
+    assert len(re.findall(r"<text [^>]*>vegas:\$x\$</text>", html)) > 2
+    assert "bench ?.jsonl" in html
 
 
 def test_the_stored_kernels_are_a_result(tmp_path: Path):

@@ -33,6 +33,7 @@ def write_page(html: str, path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html, encoding="utf-8")
+        # A file name in a stored command may hold bytes that are no text.
+        path.write_text(html, encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error

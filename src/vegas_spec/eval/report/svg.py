@@ -17,6 +17,7 @@ PANEL_WIDTH = 4.4  # inches; a phone shows a panel at about this size, so its te
 RC: Any = {
     "svg.fonttype": "none",  # text stays text: small, and in the page's font
     "svg.hashsalt": "vegas",  # the same picture is the same file
+    "text.parse_math": False,  # labels are people's own: a dollar sign begins no formula
     "font.size": 9,
     "font.family": "DejaVu Sans",
     "text.color": INK.light,
