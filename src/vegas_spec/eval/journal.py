@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +13,8 @@ from typing import Any, BinaryIO, Self
 from vegas_spec.eval.plain_data import Class, PlainDataError, from_plain
 from vegas_spec.eval.results import ResultError
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # where there is none, such as on Windows, nothing is locked
-    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = "vegas-journal"
 VERSION = 1
@@ -83,7 +82,7 @@ class Journal:
 
     def _lock(self) -> None:
         """Keep another process from measuring into the same file; the lock ends with the process, however it ends."""
-        if fcntl is None:
+        if sys.platform == "win32":  # has no such locks
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
