@@ -175,7 +175,8 @@ def test_the_command(chat_model: str, tmp_path: Path, capsys: pytest.CaptureFixt
         ([], "give one prompt"),
         (["--prompt", "abc", "--policy", "dense"], "policy dense selects nothing"),
         (["--prompt", "abc", "--max-tokens", "1"], "nothing was selected"),
-        (["--prompt", "abc", "-o", "."], "cannot write"),
+        (["--prompt", "abc", "-o", "."], "--output must be a file; . is a folder"),
+        (["--prompt-file", __file__, "-o", __file__], "--output must be another file than the prompt's"),
         (["--prompt", "abc", "--kv-budget", "2"], "kv_budget must be"),
     ],
 )

@@ -208,6 +208,10 @@ def test_places_that_cannot_be_written(folder: Path, tmp_path: Path, capsys: pyt
     assert "cannot write" in capsys.readouterr().err
     assert run(app, ["report", result, "-o", str(tmp_path / "r.html"), "--plots", result]) == 2
     assert "--plots must be a folder" in capsys.readouterr().err
+    before = Path(result).read_bytes()
+    assert run(app, ["report", result, "-o", result]) == 2
+    assert "--output must be another file than the results" in capsys.readouterr().err
+    assert Path(result).read_bytes() == before
 
 
 def test_a_report_is_the_same_twice():

@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from vegas_spec.cli import options as flags
+from vegas_spec.cli import runs
 from vegas_spec.cli.display import token_bar
+from vegas_spec.cli.errors import UsageError
 from vegas_spec.cli.pages import need, write_page
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ def inspect(
     Looking takes time: exact scores of every draft step and every verified row are computed beside the run.
     """
     need("vegas inspect", "jinja2")
+    runs.check_outputs(output=output)
+    if prompt_file is not None and Path(prompt_file).resolve() == output.resolve():
+        raise UsageError(f"--output must be another file than the prompt's; got {output} for both")
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.eval.inspection.observe import inspect as observe
     from vegas_spec.eval.inspection.page import inspection_page

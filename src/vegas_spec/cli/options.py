@@ -227,7 +227,7 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         raise UsageError("standard input is closed; give the prompt with --prompt or --prompt-file")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # whatever the locale, as for a file
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # whatever the locale, as for a file
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -239,7 +239,7 @@ def _read_stdin() -> str:
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, or say in one sentence why not."""
     try:
-        return path.expanduser().read_text(encoding="utf-8")
+        return path.expanduser().read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except OSError as error:

@@ -32,6 +32,8 @@ def report(
     from vegas_spec.eval.report.loading import load_sources
     from vegas_spec.eval.report.page import make_report
 
+    if any(path.exists() and path.resolve() == output.resolve() for path in results):
+        raise UsageError(f"--output must be another file than the results; got {output}, which is one of them")
     sources, others = load_sources(results)
     for name in others:
         typer.echo(f"vegas: {name} is no result of `vegas bench` or `vegas tune`; left out", err=True)
