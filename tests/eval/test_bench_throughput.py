@@ -16,7 +16,7 @@ from vegas_spec import LLM, SamplingParams, VegasConfig
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.config import ConfigError
-from vegas_spec.eval import bench_throughput, vllm_side, vllm_speed
+from vegas_spec.eval import bench_throughput, decode_speed, vllm_side, vllm_speed
 from vegas_spec.eval.bench_throughput import Shape, measure_vllm, predicted_speedup
 from vegas_spec.eval.cost_model import ModelSize
 from vegas_spec.eval.decode_speed import decode_run
@@ -88,6 +88,16 @@ def test_a_run_is_timed_while_all_decode(chat_model: str) -> None:
     assert seen[-1] == 1
     with pytest.raises(ResultError, match="too short to time"):
         decode_run(llm, prompts, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
+
+
+def test_an_iterations_time_is_that_of_its_longest_request() -> None:
+    """A request that nears its limit drafts one step where the other drafts three."""
+    first = [{"draft": 0.0, "verify": 0.0}, {"draft": 0.0, "verify": 0.0}]
+    second = [{"draft": 0.3, "verify": 0.1}, {"draft": 0.3, "verify": 0.1}]
+    third = [{"draft": 0.4, "verify": 0.2}, {"draft": 0.6, "verify": 0.2}]
+    fourth = [{"draft": 0.7, "verify": 0.3}, {"draft": 0.7, "verify": 0.3}]
+    found = decode_speed._milliseconds([first, second, third, fourth])
+    assert found == {"draft": pytest.approx(300), "verify": pytest.approx(100)}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ def decode_run(
         If the outputs are too short to time, or the model broke.
 
     """
-    marks: list[tuple[float, int, dict[str, float]]] = []
+    marks: list[tuple[float, int, list[dict[str, float]]]] = []
     stats: dict[str, RequestStats] = {}
     lengths: dict[str, int] = {}
     ended = 0
@@ -85,13 +86,13 @@ def decode_run(
         seen += 1
         # An iteration of the whole batch is one update of each request.
         if not ended and len(stats) == len(prompts) and seen % len(prompts) == 0:
-            marks.append((time.perf_counter(), sum(lengths.values()), _spent(stats["0"])))
+            marks.append((time.perf_counter(), sum(lengths.values()), [*map(_spent, stats.values())]))
     if len(marks) < 3:
         raise ResultError(
             f"outputs of {params.max_tokens} tokens are too short to time: fewer than two iterations after the first "
             "had all requests in them; raise --max-tokens"
         )
-    (begin, before, spent), (end, after, spent_at_end) = marks[0], marks[-1]
+    (begin, before, _), (end, after, _) = marks[0], marks[-1]
     iterations = len(marks) - 1
     everyone = list(stats.values())
     gamma = everyone[0].num_speculative_tokens
@@ -103,8 +104,25 @@ def decode_run(
         accepted_per_iteration=(after - before) / (iterations * len(prompts)) - 1,
         accepted_by_position=[hits / tries if tries else 0.0 for hits, tries in zip(held, tried, strict=True)],
         draft_kv_share=sum(each.draft_kv_entries for each in everyone) / dense if dense else 0.0,
-        milliseconds={phase: 1e3 * (spent_at_end[phase] - spent[phase]) / iterations for phase in spent},
+        milliseconds=_milliseconds([spent for _, _, spent in marks]),
     )
+
+
+def _milliseconds(spent: Sequence[Sequence[dict[str, float]]]) -> dict[str, float]:
+    """Time per iteration by phase, from what each request had spent at each mark.
+
+    A request whose output nears its limit drafts fewer steps than others of its batch: an iteration took what the
+    request that was in it longest spent.
+    """
+    return {
+        phase: 1e3
+        * sum(
+            max(late[phase] - early[phase] for early, late in zip(before, after, strict=True))
+            for before, after in itertools.pairwise(spent)
+        )
+        / (len(spent) - 1)
+        for phase in spent[0][0]
+    }
 
 
 def _spent(stats: RequestStats) -> dict[str, float]:
