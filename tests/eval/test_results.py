@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,23 @@ def test_csv_has_a_column_per_field(tmp_path: Path) -> None:
     assert json.loads(row["accepted_per_position"]) == [7, 6, 5]
     assert row["seconds.verify"] == "2"
     assert row["recall"] == ""
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, target, pipe = tmp_path / "link.json", tmp_path / "elsewhere" / "target.json", tmp_path / "pipe"
+    link.symlink_to(target)
+    for _ in range(2):
+        save(ALL["tuning"](), link)
+        assert link.is_symlink()
+        assert load(target) == ALL["tuning"]()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        save(ALL["tuning"](), pipe)
+        assert json.loads(read.result(timeout=20)) == ALL["tuning"]().to_dict()
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "link.json", "pipe", "target.json"]
 
 
 # --- journal --------------------------------------------------------------------------------------------------------

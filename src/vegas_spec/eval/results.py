@@ -135,7 +135,7 @@ def _implausible(row: Row) -> str | None:
 
 
 def save(result: Result, path: Path) -> None:
-    """Write a result as JSON; the file appears whole or not at all.
+    """Write a result as JSON; a file appears whole or not at all.
 
     Raises
     ------
@@ -143,11 +143,18 @@ def save(result: Result, path: Path) -> None:
         If it cannot be written.
 
     """
-    partial = path.with_name(f".{path.name}.partial")
+    text = json.dumps(result.to_dict(), indent=1) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        # What a link names is replaced, not the link.
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            # A device or a pipe is written to; replaced, it would be gone for everyone.
+            path.write_text(text, encoding="utf-8")
+        else:
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_text(text, encoding="utf-8")
+            os.replace(partial, path)
     except OSError as error:
         raise ResultError(f"cannot write {path}: {error.strerror}") from error
 
