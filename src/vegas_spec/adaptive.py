@@ -6,7 +6,8 @@ came of it. The choice maximises what the cost model expects of the next iterati
     sum over requests (1 + accepted) / (rest + gamma * draft)
 
 with ``accepted`` from each request's own acceptance rate, ``draft`` the time of a draft step and ``rest`` that of
-verification, acceptance and selection, a straight line in gamma. Whatever is chosen, the output is the model's.
+verification, acceptance and selection, a straight line in gamma; or with times that the engine supplies. Whatever is
+chosen, the output is the model's.
 
 Smaller budgets are tried now and then, the less often the less it changed, and compared with the iterations around:
 how much less is accepted with them holds for texts to come, how much is accepted at all does not.
@@ -17,10 +18,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vegas_spec.running_means import AcceptanceRate, Counts, DecayedLine, DecayedMean
+from vegas_spec.running_means import EXPECTED_RATE, AcceptanceRate, Counts, DecayedLine, DecayedMean
 
 BUDGET_FACTORS = (1.0, 0.5, 0.25)
 """Budgets that are tried, as shares of the configured one."""
@@ -44,6 +45,9 @@ them are accepted, this many iterations in a row."""
 FIRST_GAMMAS = (4, 2, 6)
 """Drafts before any was seen; different ones, to see what a verified row costs."""
 
+Times = Callable[[int], float]
+"""From a number of drafts per request to the time of an iteration with them, in any unit."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -62,15 +66,36 @@ class AdaptiveController:
         Most drafts per request; 0 to this many are chosen.
     budget_factors : sequence of float
         Shares of the configured budget to choose from, the largest first; a single one leaves the budget alone.
+    gammas : sequence of int, optional
+        Drafts per request to choose from, ascending, instead of 0 to ``max_gamma``.
+    inertia : float
+        How many times as fast another number of drafts must be expected to be before it is chosen.
+    expected_rate : float
+        Chance that a draft is accepted, given the one before, that is expected before any was seen.
+    probe_cost : float
+        Share of the time that trying drafts may take where drafting was given up.
 
     """
 
-    def __init__(self, max_gamma: int, budget_factors: Sequence[float] = BUDGET_FACTORS) -> None:
+    def __init__(
+        self,
+        max_gamma: int,
+        budget_factors: Sequence[float] = BUDGET_FACTORS,
+        gammas: Sequence[int] | None = None,
+        inertia: float = 1.0,
+        expected_rate: float = EXPECTED_RATE,
+        probe_cost: float = PROBE_COST,
+    ) -> None:
         self._max_gamma = max_gamma
+        self._gammas = range(max_gamma + 1) if gammas is None else gammas
+        self._probe_gamma = next(gamma for gamma in self._gammas if gamma >= min(PROBE_GAMMA, max_gamma))
+        self._inertia, self._probe_cost = inertia, probe_cost
+        self._latest: int | None = None
+        """Drafts chosen last."""
         self._arms = {factor: _Arm() for factor in budget_factors}
         self._factor = budget_factors[0]
         self._rates: dict[Hashable, AcceptanceRate] = {}
-        self._everyone = AcceptanceRate()
+        self._everyone = AcceptanceRate(expected_rate)
         self._rest = DecayedLine()
         self._draft = DecayedMean(30.0)
         """Time of a draft step with the present budget."""
@@ -90,36 +115,50 @@ class AdaptiveController:
         """The budget of the latest trial, while the iterations after it are still counted."""
         self._after = 0
 
-    def choose(self, requests: Sequence[Hashable]) -> Choice:
+    @property
+    def probing(self) -> bool:
+        """Whether it tries at present if drafting, given up before, would gain."""
+        return self._probing is not None
+
+    def choose(self, requests: Sequence[Hashable], times: Times | None = None, others: int = 0) -> Choice:
         """Choose for the next iteration of these requests.
 
         Parameters
         ----------
         requests : sequence
             What names each request that will draft; anything hashable.
+        times : callable, optional
+            What an iteration takes by its number of drafts; the times that were observed if None.
+        others : int
+            Requests that run along and use no drafts.
 
         """
-        if self._to_time:
+        if times is None and self._to_time:
             return self._to_time[0]
         if self._trial is not None:
             return self._trial
-        speed, gamma = self._best(requests, self._factor)
+        speed, gamma = self._best(self.speeds(requests, times, others))
         for factor in self._arms:
             # Where nothing is drafted, moving costs nothing, and drafting over less may gain.
             if factor != self._factor and (gamma == 0 or self._arms[factor].tried.tries >= ENOUGH):
-                other_speed, other_gamma = self._best(requests, factor, sure=True)
+                other_speed, other_gamma = self._best(self.speeds(requests, times, others, factor))
                 if other_speed > speed:
                     speed, gamma = other_speed, other_gamma
                     self._move_to(factor)
+        self._latest = gamma
         if gamma == 0:
-            return self._probe()
+            return self._probe(times or self._measured(self._factor), len(requests), others)
         if self._until_trial <= 0:
             self._trial = self._next_trial(gamma)
             self._trial_left = TRIAL_LENGTH
         return self._trial or Choice(gamma, self._factor)
 
     def observe(
-        self, choice: Choice, results: Mapping[Hashable, tuple[int, int]], draft_seconds: float, rest_seconds: float
+        self,
+        choice: Choice,
+        results: Mapping[Hashable, tuple[int, int]],
+        draft_seconds: float | None = None,
+        rest_seconds: float | None = None,
     ) -> None:
         """Take note of an iteration.
 
@@ -129,14 +168,16 @@ class AdaptiveController:
             What it was run with.
         results : mapping
             By request, how many tokens were drafted and how many of them accepted.
-        draft_seconds, rest_seconds : float
-            Time of all draft steps; of everything else.
+        draft_seconds, rest_seconds : float, optional
+            Time of all draft steps; of everything else. Not needed where `choose` is told the times.
 
         """
         steps = max((drafted for drafted, _ in results.values()), default=0)
-        self._rest.add(steps, rest_seconds)
+        if rest_seconds is not None:
+            self._rest.add(steps, rest_seconds)
         if steps:
-            self._take_time(choice.budget_factor, draft_seconds / steps)
+            if draft_seconds is not None:
+                self._take_time(choice.budget_factor, draft_seconds / steps)
             self._take_acceptance(choice.budget_factor, results)
             if self._to_time:
                 self._to_time.pop(0)
@@ -156,20 +197,27 @@ class AdaptiveController:
         """Drop what is known of a request that has ended."""
         self._rates.pop(request, None)
 
-    def _probe(self) -> Choice:
+    def hopeless(self, times: Times, drafting: int, others: int = 0) -> bool:
+        """Whether drafting could not gain even if every draft were accepted."""
+        plain = (drafting + others) / times(0)
+        return all((drafting * (gamma + 1) + others) / times(gamma) <= plain for gamma in self._gammas if gamma)
+
+    def _probe(self, times: Times, drafting: int, others: int) -> Choice:
         """Decode plainly, or try whether drafting would gain, with one budget after the other."""
-        if self._until_probe > 0:
+        if self._until_probe > 0 or not drafting or self.hopeless(times, drafting, others):
             return Choice(0, self._factor)
         factors = list(self._arms)
         self._trials += 1
         self._probing = Counts()
-        gamma = min(PROBE_GAMMA, self._max_gamma)
-        self._until_probe = gamma * self._draft.mean / (PROBE_COST * self._rest.at(0))
+        gamma = self._probe_gamma
+        self._until_probe = (times(gamma) / times(0) - 1) / self._probe_cost
         self._trial = Choice(gamma, factors[self._trials % len(factors)])
         return self._trial
 
     def _take_probe(self, results: Mapping[Hashable, tuple[int, int]]) -> None:
         assert self._probing is not None
+        if not results:
+            return
         drafted, accepted = (sum(each) for each in zip(*results.values(), strict=True))
         if not drafted:  # an output's end left no room for drafts
             return
@@ -232,26 +280,42 @@ class AdaptiveController:
         self._compared_with = None
         self._interval = self._until_trial = max(FIRST_TRIAL, self._interval / 2)
 
-    def _best(self, requests: Sequence[Hashable], factor: float, sure: bool = False) -> tuple[float, int]:
-        """Highest expected tokens per second with a budget, and the gamma that gives it.
+    def speeds(
+        self, requests: Sequence[Hashable], times: Times | None = None, others: int = 0, factor: float | None = None
+    ) -> dict[int, float]:
+        """Expected tokens per unit of time by the number of drafts; arguments as for `choose`, and a budget.
 
-        With `sure`, its acceptance is taken for a little less than it seems: chance alone should not make the budget
-        change.
+        With another budget than the present one, acceptance is taken for a little less than it seems: chance alone
+        should not make the budget change.
         """
-        arm = self._arms[factor]
-        relative, draft = (1.0, self._draft.mean)
-        if factor != self._factor:
-            relative, draft = arm.relative_rate, self._draft.mean * arm.time.mean
-        if sure:
-            relative -= DOUBT * arm.deviation
+        arm = self._arms[self._factor if factor is None else factor]
+        relative = 1.0
+        if factor not in (None, self._factor):
+            relative = arm.relative_rate - DOUBT * arm.deviation
+        seconds = times or self._measured(self._factor if factor is None else factor)
         rates = [min(max(self._rate_of(request).value * relative, 0.0), 0.995) for request in requests]
-        chances, committed = [1.0] * len(rates), float(len(rates))
-        best = (committed / self._rest.at(0), 0)
-        for gamma in range(1, self._max_gamma + 1):
-            chances = [chance * rate for chance, rate in zip(chances, rates, strict=True)]
-            committed += sum(chances)
-            best = max(best, (committed / (self._rest.at(gamma) + gamma * draft), gamma))
-        return best
+        chances, committed = [1.0] * len(rates), float(len(rates) + others)
+        found = {}
+        for gamma in range(self._max_gamma + 1):
+            if gamma:
+                chances = [chance * rate for chance, rate in zip(chances, rates, strict=True)]
+                committed += sum(chances)
+            if gamma in self._gammas:
+                found[gamma] = committed / seconds(gamma)
+        return found
+
+    def _measured(self, factor: float) -> Times:
+        draft = self._draft.mean
+        if factor != self._factor:
+            draft *= self._arms[factor].time.mean
+        return lambda gamma: self._rest.at(gamma) + gamma * draft
+
+    def _best(self, speeds: Mapping[int, float]) -> tuple[float, int]:
+        """Highest speed, and the number of drafts that gives it; the latest one unless another is clearly better."""
+        gamma, latest = max(speeds, key=lambda gamma: (speeds[gamma], gamma)), self._latest
+        if latest is not None and speeds[gamma] <= self._inertia * speeds[latest]:
+            gamma = latest
+        return speeds[gamma], gamma
 
     def _next_trial(self, gamma: int) -> Choice | None:
         factors = list(self._arms)

@@ -82,7 +82,7 @@ class VegasConfig:
     granularity : {"kv_head", "layer"}
         One set of positions per KV head, or one shared by all heads of a layer.
     adaptive : bool
-        Online mode (embedded engine only): drafts per iteration and the budget adapt to what is accepted and to what
+        Online mode: drafts per iteration, and in the embedded engine the budget, adapt to what is accepted and to what
         it takes; ``num_speculative_tokens`` and ``kv_budget`` are then the most.
 
     Raises

@@ -12,7 +12,6 @@ from tiny_models import random_prompt
 from vegas_spec import ConfigError, VegasConfig
 from vegas_spec.engine import adaptive
 from vegas_spec.engine.phases import Phases
-from vegas_spec.vllm.options import split_options
 
 PROMPTS = [random_prompt(length, seed=length) for length in (40, 2, 61)]
 
@@ -63,5 +62,3 @@ def test_draft_length_and_budget_change_within_bounds(monkeypatch: pytest.Monkey
 def test_where_it_cannot_be() -> None:
     with pytest.raises(ConfigError, match="adaptive must be true or false; got 'yes'"):
         VegasConfig(adaptive="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="adaptive runs in the embedded engine"):
-        split_options({"method": "vegas", "adaptive": True})

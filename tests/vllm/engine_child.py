@@ -7,8 +7,10 @@ import argparse
 import contextlib
 import copy
 import inspect
+import itertools
 import os
 import sys
+from collections import Counter
 from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,15 +21,19 @@ import triton.language as tl
 import vllm.v1.worker.gpu.model_runner as runner
 from transformers import AutoModelForCausalLM
 from vllm import LLM, SamplingParams
-from vllm.config import VllmConfig
+from vllm.config import SpeculativeConfig, VllmConfig
+from vllm.config.compilation import CUDAGraphMode
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.sample.ops import topk_topp_sampler
+from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
-from vegas_spec.vllm import fall_back, flash_attention, hooks, plugin, speculator
+from vegas_spec.vllm import decode_graphs, fall_back, flash_attention, hooks, plugin, scheduling, speculator
+from vegas_spec.vllm import options as vegas_options
 from vegas_spec.vllm.memory import MemoryLimits, memory_limits
+from vegas_spec.vllm.scheduling import Drafting
 
 # What the interpreter cannot run of vLLM's own sampling: a top-k kernel, which vLLM has in torch too, and a function of
 # the device's library.
@@ -68,11 +74,12 @@ def tally(llm):
     core = getattr(llm.llm_engine.engine_core, "engine_core", None)
     if core is None:
         return None
-    counted = {"drafted": 0, "accepted": 0, "preempted": 0}
+    counted = {"drafted": 0, "accepted": 0, "preempted": 0, "lengths": Counter()}
     stats, preempt = core.scheduler.make_spec_decoding_stats, core.scheduler._preempt_request
 
     def make_spec_decoding_stats(*args, **kwargs):
         counted["drafted"] += kwargs["num_draft_tokens"]
+        counted["lengths"][kwargs["num_draft_tokens"]] += 1
         counted["accepted"] += kwargs["num_accepted_tokens"]
         return stats(*args, **kwargs)
 
@@ -167,6 +174,70 @@ class Engines:
             "v2": config.use_v2_model_runner,
             "arguments_kept": all(getattr(args, name) == before[name] for name in names),
         }
+
+    def graphs_found(self, lengths, max_requests, sizes, replaced):
+        """Which full graph vLLM's dispatcher finds for every uniform batch: requests in it, by requests and rows."""
+        original = CudaGraphManager._init_candidates
+        original = getattr(original, "_vegas_original", original)
+        init = decode_graphs.init_candidates(original) if replaced else original
+        most = max(lengths)
+        schedule = [(index, index, length) for index, length in enumerate(lengths, 1)]
+        speculative = SpeculativeConfig.__new__(SpeculativeConfig)
+        vars(speculative).update(
+            method="custom_class",
+            model=vegas_options.SPECULATOR,
+            num_speculative_tokens=most,
+            num_speculative_tokens_per_batch_size=schedule,
+        )
+        manager = CudaGraphManager.__new__(CudaGraphManager)
+        vars(manager).update(
+            vllm_config=SimpleNamespace(
+                speculative_config=speculative,
+                num_speculative_tokens=most,
+                additional_config={"vegas": {"draft_lengths": list(lengths)}},
+                cache_config=SimpleNamespace(use_kda_recoverssm=False),
+            ),
+            compilation_config=SimpleNamespace(cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=sizes[-1]),
+            max_num_reqs=max_requests,
+            decode_query_len=most + 1,
+            cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE,
+            varlen_decode=False,
+            ubatch_runner=None,
+            lora_capture_cases=[0],
+            _lora_dispatch_map={},
+            _candidates={},
+            _capture_descs={},
+            _graphs_captured=True,
+        )
+        init(manager)
+        found = {}
+        for rows in (length + 1 for length in lengths):
+            for requests in range(1, max_requests + 1):
+                graph = manager.dispatch(requests, requests * rows, rows, 0)
+                full = graph.cg_mode == CUDAGraphMode.FULL
+                found[requests, rows] = graph.num_reqs if full else None
+        # Batches of mixed rows still have piecewise graphs.
+        assert manager.dispatch(2, 5, None, 0).cg_mode == CUDAGraphMode.PIECEWISE
+        captured = manager._capture_descs[CUDAGraphMode.FULL]
+        assert captured == sorted(captured, key=lambda graph: -graph.num_tokens)
+        return found, len(captured)
+
+    def adapt_by(self, name, length_by_step):
+        """Have an engine draft these lengths, one after the other, and over again; what it finds best if None."""
+        scheduler = self.engines[name].llm_engine.engine_core.engine_core.scheduler
+        rule = Drafting.of(scheduler).online
+        rule.__dict__.pop("_choose", None)
+        if length_by_step is not None:
+            lengths = itertools.cycle(length_by_step)
+            rule._choose = lambda *args: next(lengths)
+
+    def stop_the_clock(self):
+        """Have no step timed: what it costs is then what `cost_of_a_pass` says."""
+        scheduling.clock = lambda: 0.0
+
+    def lengths_seen(self, name):
+        """How often each number of drafts was verified."""
+        return dict(self.tallies[name]["lengths"])
 
     def check_hooks(self):
         return hooks.check_hooks()

@@ -26,10 +26,14 @@ def test_asking(engines, asked):
         "method": "custom_class",
         "num_speculative_tokens": 4,
         "draft_sample_method": "probabilistic",
-        "options": {"config": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(), "fall_back": True},
+        "options": {
+            "config": VegasConfig(num_speculative_tokens=4, kv_budget=0.1).to_dict(),
+            "fall_back": True,
+            "draft_lengths": [0, 4],
+        },
         "backend": "CUSTOM",
         "lookahead": 4,
-        "schedule": [(1, config["max_num_seqs"] - 1, 4), (config["max_num_seqs"], config["max_num_seqs"], 0)],
+        "schedule": [(1, config["max_num_seqs"], 4)],
         "max_num_seqs": config["max_num_seqs"],
         "v2": True,
         "arguments_kept": True,
@@ -39,7 +43,7 @@ def test_asking(engines, asked):
 def test_defaults(engines):
     """Only the method is required."""
     config = engines.configure("qwen3", speculative_config={"method": "vegas"})
-    assert config["options"] == {"config": VegasConfig().to_dict(), "fall_back": True}
+    assert config["options"] == {"config": VegasConfig().to_dict(), "fall_back": True, "draft_lengths": [0, 6]}
 
 
 @pytest.mark.parametrize("asked", [{}, {"speculative_config": {"method": "vegas", "policy": "full"}}])
@@ -65,6 +69,21 @@ def test_fall_back_that_is_not_wanted(engines, asked, falls_back, schedule):
     assert config["schedule"] == schedule
 
 
+@pytest.mark.parametrize(
+    ("asked", "lengths"),
+    [
+        ({"num_speculative_tokens": 6}, [0, 2, 4, 6]),
+        ({"num_speculative_tokens": 16, "fall_back": False}, [6, 11, 16]),
+        ({"num_speculative_tokens": 1}, [0, 1]),
+    ],
+)
+def test_adaptive(engines, asked, lengths):
+    """The lengths of draft that are chosen among, and so have graphs."""
+    config = engines.configure("qwen3", speculative_config={"method": "vegas", "adaptive": True, **asked})
+    assert config["options"]["draft_lengths"] == lengths
+    assert config["schedule"] == [(1, config["max_num_seqs"], lengths[-1])]
+
+
 def test_other_methods_are_left_alone(engines):
     """vLLM's own n-gram speculation, with Vegas installed."""
     ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
@@ -81,6 +100,11 @@ REFUSED = {
     "draft model": ({"model": "some/draft"}, "takes no draft model"),
     "rows": ({"rows": "last"}, "got 'last'"),
     "baseline": ({"policy": "specextend"}, "got 'specextend'. The other policies run in the embedded engine"),
+    "adaptive schedule": (
+        {"adaptive": True, "num_speculative_tokens_per_batch_size": [[1, 8, 4]]},
+        "both decide how many tokens are drafted",
+    ),
+    "adaptive dense": ({"adaptive": True, "policy": "dense"}, "whose drafts never gain"),
     "rejection": ({"rejection_sample_method": "fly"}, "changes what the model says"),
 }
 
@@ -117,6 +141,17 @@ def test_every_refusal_has_its_sentence():
     for refusal in refusals.REFUSALS:
         assert refusal.needs.startswith(("supports ", "requires "))
         assert not refusal.instead.endswith(".")
+
+
+def test_ranks_of_data_parallelism_do_not_adapt():
+    """They would draft different lengths, and wait for each other."""
+    got = {refusal.got for refusal in refusals.REFUSALS if "adaptive drafts" in refusal.needs}.pop()
+    for ranks, adaptive, refused in ((2, True, True), (2, False, False), (1, True, False)):
+        config = SimpleNamespace(
+            parallel_config=SimpleNamespace(data_parallel_size=ranks),
+            additional_config={"vegas": {"config": {"adaptive": adaptive}}},
+        )
+        assert (got(config) is not None) is refused
 
 
 def test_layers_that_are_refused():

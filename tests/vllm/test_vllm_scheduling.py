@@ -1,5 +1,6 @@
 """In which steps and for which requests a scheduler asks for drafts; vLLM's own objects are stood in for."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -9,15 +10,18 @@ from vegas_spec.vllm.fall_back import Cost
 from vegas_spec.vllm.scheduling import Drafting, wants_drafts
 
 
-def drafting(monkeypatch, fall_back, ranks=1):
+def drafting(monkeypatch, fall_back, ranks=1, adaptive=False):
     """Decisions of an engine with three drafts, whose contexts cost as much as its weights from 100 tokens on."""
     monkeypatch.setattr(Cost, "estimate", classmethod(lambda cls, config: cls(weights=100.0, per_token=1.0)))
-    monkeypatch.setattr("vegas_spec.vllm.banner.announce_fall_back", lambda *args: None)
-    config = VegasConfig(num_speculative_tokens=3, kv_budget=0.05, kv_budget_min=1).to_dict()
+    for line in ("announce_fall_back", "announce_online"):
+        monkeypatch.setattr(f"vegas_spec.vllm.banner.{line}", lambda *args: None)
+    config = VegasConfig(num_speculative_tokens=3, kv_budget=0.05, kv_budget_min=1, adaptive=adaptive).to_dict()
+    ours = {"config": config, "fall_back": fall_back, **({"draft_lengths": [0, 1, 2, 3]} if adaptive else {})}
     return Drafting(
         SimpleNamespace(
             num_speculative_tokens=3,
-            additional_config={"vegas": {"config": config, "fall_back": fall_back}},
+            additional_config={"vegas": ours},
+            speculative_config=None,
             parallel_config=SimpleNamespace(data_parallel_size=ranks),
             scheduler_config=SimpleNamespace(max_num_seqs=4),
         )
@@ -36,7 +40,9 @@ def decide(rule, *requests, length=3):
     """How many drafts follow a step of these requests, where vLLM alone would have `length`."""
     scheduler = SimpleNamespace(requests=dict(enumerate(requests)))
     output = SimpleNamespace(
-        num_scheduled_tokens=dict.fromkeys(scheduler.requests, 1), num_spec_tokens_to_schedule=length
+        num_scheduled_tokens=dict.fromkeys(scheduler.requests, 1),
+        num_spec_tokens_to_schedule=length,
+        finished_req_ids=(),
     )
     rule.decide(scheduler, output)
     return output.num_spec_tokens_to_schedule
@@ -110,3 +116,21 @@ def test_a_schedule_of_the_users(monkeypatch):
     assert decide(rule, request(300), request(300), length=1) == 1
     assert decide(rule, request(300), length=0) == 0
     assert rule.take_counts()["changes_to_plain"] == 1
+
+
+def test_online_mode(monkeypatch):
+    """Fewer drafts as fewer are accepted, and the metrics say how many."""
+    rule = drafting(monkeypatch, fall_back=True, adaptive=True)
+    monkeypatch.setattr("vegas_spec.vllm.scheduling.clock", lambda: 0.0)
+    chosen = []
+    luck = random.Random(0)
+    for rate in (1.0, 0.5, 0.0):
+        for _ in range(60):
+            length = decide(rule, request(400))
+            if length:
+                rule.observe(0, length, next((i for i in range(length) if luck.random() >= rate), length))
+        chosen.append(length)
+        assert rule.take_counts()["num_speculative_tokens"] == length
+    assert chosen == [3, chosen[1], 0]
+    assert 0 < chosen[1] < 3
+    assert decide(rule, request(2000, wants=False)) == 0

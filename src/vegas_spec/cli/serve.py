@@ -53,6 +53,14 @@ def serve(
             "--fall-back/--no-fall-back", help="Decode plainly where drafting cannot gain.", rich_help_panel=_METHOD
         ),
     ] = None,
+    adaptive: Annotated[
+        bool | None,
+        typer.Option(
+            "--adaptive/--no-adaptive",
+            help="Adapt the number of drafts to what is accepted; the one given is the most.",
+            rich_help_panel=_METHOD,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the vllm command instead of running it.")] = False,
 ) -> None:
     """Serve a model with vLLM, drafting with Vegas: vegas serve MODEL [OPTIONS OF vllm serve].
@@ -74,6 +82,7 @@ def serve(
         "rows": rows,
         "granularity": granularity,
         "fall_back": fall_back,
+        "adaptive": adaptive,
     }
     drafting = {name: value for name, value in given.items() if value is not None}
     passed, path = vllm_serve.take_config_file(context.args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vegas_spec.config import VegasConfig
@@ -70,3 +71,8 @@ def announce_fall_back(rule: FallBack, max_num_seqs: int) -> None:
         full,
         max_num_seqs,
     )
+
+
+def announce_online(lengths: Sequence[int]) -> None:
+    """Log among which lengths of draft the scheduler chooses."""
+    _logger().info("vegas adapts: %s drafts per step, by what is accepted and what steps take", lengths)

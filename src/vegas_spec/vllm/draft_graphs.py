@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import (
     SpeculatorBatchDescriptor,
     SpeculatorCudaGraphManager,
 )
 
+from vegas_spec.vllm.options import draft_lengths
+
 
 class DraftGraphs(SpeculatorCudaGraphManager):  # type: ignore[misc]
-    """One graph per batch size, and per draft length where the schedule has several."""
+    """One graph per batch size, and per draft length where there are several."""
 
     _capture_descs: dict[Any, list[Any]]
 
@@ -21,18 +22,13 @@ class DraftGraphs(SpeculatorCudaGraphManager):  # type: ignore[misc]
 
         vLLM's own drafters get their first draft from another pass and so need no graph for a length of one; ours does.
         """
-        speculative = self.vllm_config.speculative_config
-        if speculative.uses_dynamic_speculative_decoding():
-            lengths = build_dynamic_sd_schedule_lookup(
-                speculative.num_speculative_tokens_per_batch_size,
-                vllm_max_batch_size=self.max_num_reqs,
-                vllm_num_speculative_tokens=self.vllm_config.num_speculative_tokens,
-            )
+        if self.vllm_config.speculative_config.uses_dynamic_speculative_decoding():
+            lengths = [length for length in draft_lengths(self.vllm_config) if length]
             self._capture_descs = {
                 mode: [
                     SpeculatorBatchDescriptor(**vars(desc), num_speculative_tokens=length)
                     for desc in descs
-                    for length in sorted(set(lengths) - {0}, reverse=True)
+                    for length in reversed(lengths)
                 ]
                 for mode, descs in self._capture_descs.items()
             }

@@ -53,7 +53,7 @@ CONFIGURATION = (
     Hook(
         "vllm.config:VllmConfig.__post_init__",
         ("self",),
-        "replaced: names plain decoding among the draft lengths",
+        "replaced: settles the lengths of draft",
     ),
     Hook(
         "vllm.config:VllmConfig._get_v2_model_runner_unsupported_features",
@@ -71,11 +71,11 @@ CONFIGURATION = (
     Hook(
         f"{_SCHEDULER}._update_after_schedule",
         ("self", "scheduler_output"),
-        "replaced: no drafts where they cannot gain",
+        "replaced: how many drafts follow a step",
     ),
     Hook(
         f"{_SCHEDULER}.make_spec_decoding_stats",
-        ("self", "num_draft_tokens", "num_accepted_tokens"),
+        ("self", "num_draft_tokens", "num_accepted_tokens", "request_id"),
         "replaced: sees what was accepted",
     ),
     Hook(f"{_SCHEDULER}.make_stats", ("self",), "replaced: sends our counts along"),
@@ -160,6 +160,16 @@ RUNNER = (
     ),
     Hook(f"{_SPECULATOR}._build_uniform_batch_dp_sync", ("target_dp_sync_state", "num_reqs"), "called"),
     Hook(f"{_SPECULATOR}._update_draft_decode_metadata", ("attn_metadata", "num_reqs"), "called"),
+    Hook(
+        "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager._init_candidates",
+        ("self",),
+        "replaced: full graphs for every number of rows per request",
+    ),
+    Hook(
+        "vllm.v1.worker.gpu.cudagraph_utils:BatchExecutionDescriptor.__init__",
+        ("cg_mode", "num_tokens", "num_reqs", "uniform_token_count"),
+        "made: those graphs",
+    ),
     Hook(
         "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils:SpeculatorCudaGraphManager.capture",
         ("forward_fn", "model_state", "input_buffers", "block_tables", "attn_groups", "kv_cache_config"),

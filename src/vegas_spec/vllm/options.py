@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vegas_spec.config import ConfigError, VegasConfig, invalid, reject_unknown
+from vegas_spec.vllm import online
 
 METHOD = "vegas"
 SPECULATOR = "vegas_spec.vllm.speculator.VegasSpeculator"
@@ -28,6 +29,9 @@ VLLM_OPTIONS = (
 
 FALL_BACK = "fall_back"
 """Ours, but no option of the method: whether to decode plainly where drafting cannot gain. True unless set."""
+
+LENGTHS = "draft_lengths"
+"""In what we hand on, where the scheduler's decision replaces vLLM's schedule: the lengths of draft to decide among."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
 POLICIES = ("vegas", "stream", "quest", "dense", "full")
@@ -75,10 +79,15 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
             f"vLLM drafts with policy {', '.join(POLICIES)}; got {config.policy!r}. "
             "The other policies run in the embedded engine: use vegas_spec.LLM instead."
         )
-    if config.adaptive:
+    if config.adaptive and given.get("num_speculative_tokens_per_batch_size") is not None:
         raise ConfigError(
-            "adaptive runs in the embedded engine; got True. In vLLM fall_back decides when to draft; "
-            "use vegas_spec.LLM for the online mode."
+            "adaptive and num_speculative_tokens_per_batch_size both decide how many tokens are drafted; got both. "
+            "Leave one of them out."
+        )
+    if config.adaptive and config.policy == "dense":
+        raise ConfigError(
+            "adaptive in vLLM requires a policy that drafts over a part of the context; got policy 'dense', whose "
+            "drafts never gain. Leave adaptive or the policy out."
         )
     if config.rows == "last":
         raise ConfigError(
@@ -189,24 +198,42 @@ def falls_back(vllm_config: Any) -> bool:
     return bool(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY][FALL_BACK])
 
 
-def arrange_fall_back(vllm_config: Any) -> None:
-    """Have plain decoding ready where it may be wanted, or settle that it is not.
+def draft_lengths(vllm_config: Any) -> list[int]:
+    """How many drafts may follow a step, ascending: what graphs are captured for."""
+    ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
+    speculative = vllm_config.speculative_config
+    if LENGTHS in ours:
+        return list(ours[LENGTHS])
+    if not speculative.uses_dynamic_speculative_decoding():
+        return [speculative.num_speculative_tokens]
+    from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 
-    vLLM captures CUDA graphs for the draft lengths that stand in its schedule by batch size, and no draft is a length;
-    the one made here only names it, since `fall_back.FallBack` decides. A schedule of the user's stays as it is and
-    decides alone. Ranks of data parallelism must agree on the length, so they always draft; and so does policy dense,
-    which can never gain.
+    by_batch_size = build_dynamic_sd_schedule_lookup(
+        speculative.num_speculative_tokens_per_batch_size,
+        vllm_max_batch_size=vllm_config.scheduler_config.max_num_seqs,
+        vllm_num_speculative_tokens=speculative.num_speculative_tokens,
+    )
+    return sorted(set(by_batch_size[1:]))
+
+
+def arrange_lengths(vllm_config: Any) -> None:
+    """Settle among which lengths of draft our scheduler decides, if it is to decide.
+
+    With a schedule by batch size vLLM expects lengths to change; the one made here names the most only, since
+    `scheduling.Drafting` decides. A schedule of the user's stays as it is and decides alone. Ranks of data parallelism
+    must agree on the length, so they always draft; and so does policy dense, which can never gain.
     """
     speculative, most = vllm_config.speculative_config, vllm_config.scheduler_config.max_num_seqs
     ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
-    schedule, gamma = speculative.num_speculative_tokens_per_batch_size, speculative.num_speculative_tokens
-    arranged = [(1, most - 1, gamma), (most, most, 0)]
+    if LENGTHS in ours:
+        return
+    config, gamma = vegas_config(vllm_config), speculative.num_speculative_tokens
     if (
-        ours["config"]["policy"] == "dense"
-        or schedule not in (None, arranged)
+        config.policy == "dense"
+        or speculative.num_speculative_tokens_per_batch_size is not None
         or vllm_config.parallel_config.data_parallel_size > 1
-        or most == 1
     ):
         ours[FALL_BACK] = False
-    if ours[FALL_BACK]:
-        speculative.num_speculative_tokens_per_batch_size = arranged
+    elif config.adaptive or ours[FALL_BACK]:
+        ours[LENGTHS] = online.draft_lengths(gamma, ours[FALL_BACK]) if config.adaptive else [0, gamma]
+        speculative.num_speculative_tokens_per_batch_size = [(1, most, gamma)]

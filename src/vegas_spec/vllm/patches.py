@@ -59,11 +59,11 @@ def add_cli_args(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def post_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Name plain decoding among the draft lengths before vLLM derives which CUDA graphs to capture."""
+    """Settle the lengths of draft before vLLM derives what follows from them."""
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
         if options.is_vegas(self):
-            options.arrange_fall_back(self)
+            options.arrange_lengths(self)
         original(self, *args, **kwargs)
 
     return wrapped
@@ -96,14 +96,16 @@ def init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(vllm_config: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         if not options.is_vegas(vllm_config):
             return original(vllm_config, device, *args, **kwargs)
-        from vegas_spec.vllm import figures
+        from vegas_spec.vllm import decode_graphs, figures
         from vegas_spec.vllm.speculator import VegasSpeculator
 
         claim_backend()
         figures.add_to_worker()
-        # A module that is too heavy to import before an engine with Vegas has been asked for.
+        # Modules that are too heavy to import before an engine with Vegas has been asked for.
+        from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
         from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
+        replace(CudaGraphManager, "_init_candidates", decode_graphs.init_candidates)
         replace(GPUModelRunner, "load_model", load_model)
         return VegasSpeculator(vllm_config, device)
 

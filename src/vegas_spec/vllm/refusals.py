@@ -78,6 +78,12 @@ def _data_parallel_experts(config: Any) -> str | None:
     return f"data_parallel_size={size} with a mixture of experts" if size > 1 and config.model_config.is_moe else None
 
 
+def _data_parallel_adaptive(config: Any) -> str | None:
+    size = config.parallel_config.data_parallel_size
+    ours = config.additional_config.get("vegas", {}).get("config", {})
+    return f"data_parallel_size={size} with adaptive" if size > 1 and ours.get("adaptive") else None
+
+
 def _cache_dtype(config: Any) -> str | None:
     dtype = config.cache_config.cache_dtype
     return None if dtype in ("auto", "float16", "bfloat16", "float32") else f"kv_cache_dtype={dtype}"
@@ -162,6 +168,11 @@ REFUSALS = (
         "supports data parallelism of dense models",
         _data_parallel_experts,
         "Run independent servers behind a load balancer, or use tensor parallelism instead",
+    ),
+    Refusal(
+        "supports adaptive drafts of one engine, as ranks of data parallelism must draft alike",
+        _data_parallel_adaptive,
+        "Leave adaptive out, or run independent servers behind a load balancer",
     ),
     Refusal("supports a fixed expert placement", given("parallel_config.enable_eplb"), "Leave --enable-eplb out"),
     Refusal("supports undivided batches", given("parallel_config.use_ubatching"), "Leave --enable-dbo out"),

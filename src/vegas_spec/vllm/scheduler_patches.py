@@ -25,7 +25,7 @@ def schedule(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def update_after_schedule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Ask for no drafts where they cannot gain, or where nobody wants them."""
+    """Ask for as many drafts as gain, and for none where nobody wants them."""
 
     def wrapped(self: Any, scheduler_output: Any) -> Any:
         drafting = Drafting.of(self)
@@ -39,11 +39,11 @@ def update_after_schedule(original: Callable[..., Any]) -> Callable[..., Any]:
 def spec_decoding_stats(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let the rule see what was accepted."""
 
-    def wrapped(self: Any, *args: Any, num_accepted_tokens: int, **kwargs: Any) -> Any:
+    def wrapped(self: Any, stats: Any, **kwargs: Any) -> Any:
         drafting = Drafting.of(self)
         if drafting is not None:
-            drafting.observe(num_accepted_tokens)
-        return original(self, *args, num_accepted_tokens=num_accepted_tokens, **kwargs)
+            drafting.observe(kwargs["request_id"], kwargs["num_draft_tokens"], kwargs["num_accepted_tokens"])
+        return original(self, stats, **kwargs)
 
     return wrapped
 

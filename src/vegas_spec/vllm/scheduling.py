@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
 from vegas_spec.config import ConfigError, invalid
 from vegas_spec.vllm import banner, options
 from vegas_spec.vllm.fall_back import Cost, FallBack
+from vegas_spec.vllm.online import Online
+
+clock = time.perf_counter
+"""What steps are timed by."""
 
 REQUEST_KEY = "vegas"
 """Of ``SamplingParams.extra_args``, ``vllm_xargs`` in a request to the server: false for a request without drafts."""
@@ -57,11 +62,18 @@ class Drafting:
         self.alone = vllm_config.parallel_config.data_parallel_size == 1
         """Whether no other rank has to draft as many."""
         self.rule: FallBack | None = None
+        self.online: Online | None = None
+        """In the place of the rule, where the engine adapts."""
         self.length = self.gamma
         """Drafts per request that the latest step with decoding requests asked for."""
         self.counts: Counter[str] = Counter()
-        if options.falls_back(vllm_config):
-            self.rule = FallBack(options.vegas_config(vllm_config), Cost.estimate(vllm_config))
+        config = options.vegas_config(vllm_config)
+        if config.adaptive:
+            lengths = options.draft_lengths(vllm_config)
+            self.online = Online(config, Cost.estimate(vllm_config), lengths)
+            banner.announce_online(lengths)
+        elif options.falls_back(vllm_config):
+            self.rule = FallBack(config, Cost.estimate(vllm_config))
             banner.announce_fall_back(self.rule, vllm_config.scheduler_config.max_num_seqs)
 
     @staticmethod
@@ -81,20 +93,27 @@ class Drafting:
 
     def decide(self, scheduler: Any, scheduler_output: Any) -> None:
         """Once a step is scheduled: how many drafts follow it."""
-        contexts, drafting = [], 0
+        contexts, drafting, prompts = [], [], False
         for request_id, scheduled in scheduler_output.num_scheduled_tokens.items():
             request = scheduler.requests[request_id]
             length = request.num_computed_tokens + scheduled
+            prompts |= scheduled > self.gamma + 1 or request.num_computed_tokens < request.num_prompt_tokens
             if length >= request.num_prompt_tokens:
                 contexts.append(length)
-                drafting += wants_drafts(request.sampling_params)
-        if self.rule is not None and (drafting or not contexts):
-            drafts = self.rule.decide(contexts, drafting)
-            scheduler_output.num_spec_tokens_to_schedule = self.gamma if drafts else 0
-        elif contexts and not drafting and self.alone:
+                if wants_drafts(request.sampling_params):
+                    drafting.append(request_id)
+        if contexts and not drafting and self.alone:
             scheduler_output.num_spec_tokens_to_schedule = 0
+        elif self.online is not None:
+            for request_id in scheduler_output.finished_req_ids:
+                self.online.forget(request_id)
+            length = self.online.decide(contexts, drafting, prompts, clock())
+            scheduler_output.num_spec_tokens_to_schedule = length
+        elif self.rule is not None:
+            drafts = self.rule.decide(contexts, len(drafting))
+            scheduler_output.num_spec_tokens_to_schedule = self.gamma if drafts else 0
         if contexts:
-            self.count(scheduler_output.num_spec_tokens_to_schedule, drafting, len(contexts))
+            self.count(scheduler_output.num_spec_tokens_to_schedule, len(drafting), len(contexts))
 
     def count(self, length: int, drafting: int, decoding: int) -> None:
         """Take note of a step with `decoding` requests, `drafting` of which want the `length` drafts."""
@@ -105,9 +124,11 @@ class Drafting:
         self.counts[STEPS_DRAFTING] += drafting
         self.counts[STEPS_PLAIN] += decoding - drafting
 
-    def observe(self, accepted: int) -> None:
+    def observe(self, request_id: str, drafted: int, accepted: int) -> None:
         """Take note of one request's verification."""
-        if self.rule is not None:
+        if self.online is not None:
+            self.online.observe(request_id, drafted, accepted)
+        elif self.rule is not None:
             self.rule.observe(accepted)
 
     def take_counts(self) -> dict[str, int]:
