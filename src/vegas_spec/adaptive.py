@@ -16,11 +16,12 @@ how much less is accepted with them holds for texts to come, how much is accepte
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from vegas_spec.budget_arm import BudgetArm
+from vegas_spec.expected_speed import Times, cannot_gain, expected_speeds
 from vegas_spec.running_means import EXPECTED_RATE, AcceptanceRate, Counts, DecayedLine, DecayedMean
 
 BUDGET_FACTORS = (1.0, 0.5, 0.25)
@@ -44,9 +45,6 @@ them are accepted, this many iterations in a row."""
 
 FIRST_GAMMAS = (4, 2, 6)
 """Drafts before any was seen; different ones, to see what a verified row costs."""
-
-Times = Callable[[int], float]
-"""From a number of drafts per request to the time of an iteration with them, in any unit."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class AdaptiveController:
         self._inertia, self._probe_cost = inertia, probe_cost
         self._latest: int | None = None
         """Drafts chosen last."""
-        self._arms = {factor: _Arm() for factor in budget_factors}
+        self._arms = {factor: BudgetArm() for factor in budget_factors}
         self._factor = budget_factors[0]
         self._rates: dict[Hashable, AcceptanceRate] = {}
         self._everyone = AcceptanceRate(expected_rate)
@@ -197,14 +195,11 @@ class AdaptiveController:
         """Drop what is known of a request that has ended."""
         self._rates.pop(request, None)
 
-    def hopeless(self, times: Times, drafting: int, others: int = 0) -> bool:
-        """Whether drafting could not gain even if every draft were accepted."""
-        plain = (drafting + others) / times(0)
-        return all((drafting * (gamma + 1) + others) / times(gamma) <= plain for gamma in self._gammas if gamma)
-
     def _probe(self, times: Times, drafting: int, others: int) -> Choice:
         """Decode plainly, or try whether drafting would gain, with one budget after the other."""
-        if self._until_probe > 0 or not drafting or self.hopeless(times, drafting, others):
+        # With a smaller budget, drafting may gain where it cannot with this one.
+        hopeless = len(self._arms) == 1 and cannot_gain(self._gammas, times, drafting, others)
+        if self._until_probe > 0 or not drafting or hopeless:
             return Choice(0, self._factor)
         factors = list(self._arms)
         self._trials += 1
@@ -294,15 +289,7 @@ class AdaptiveController:
             relative = arm.relative_rate - DOUBT * arm.deviation
         seconds = times or self._measured(self._factor if factor is None else factor)
         rates = [min(max(self._rate_of(request).value * relative, 0.0), 0.995) for request in requests]
-        chances, committed = [1.0] * len(rates), float(len(rates) + others)
-        found = {}
-        for gamma in range(self._max_gamma + 1):
-            if gamma:
-                chances = [chance * rate for chance, rate in zip(chances, rates, strict=True)]
-                committed += sum(chances)
-            if gamma in self._gammas:
-                found[gamma] = committed / seconds(gamma)
-        return found
+        return expected_speeds(rates, self._gammas, seconds, others)
 
     def _measured(self, factor: float) -> Times:
         draft = self._draft.mean
@@ -325,19 +312,3 @@ class AdaptiveController:
         if not others:
             return None
         return Choice(gamma, factors[others[self._trials % len(others)]])
-
-
-class _Arm:
-    """A budget, relative to the present one: how much is accepted with it, how long a draft step takes."""
-
-    def __init__(self) -> None:
-        self.tried, self.control = Counts(), Counts()
-        self.time = DecayedMean(40.0, 1.0, 0.01)
-
-    @property
-    def relative_rate(self) -> float:
-        return self.tried.rate / self.control.rate
-
-    @property
-    def deviation(self) -> float:
-        return self.relative_rate * math.sqrt(self.tried.variance + self.control.variance)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from vegas_spec.adaptive import PROBE_COST, AdaptiveController, Choice
 from vegas_spec.config import VegasConfig
+from vegas_spec.expected_speed import cannot_gain
 from vegas_spec.running_means import DecayedMean
 from vegas_spec.vllm.fall_back import Cost
 
@@ -30,7 +31,7 @@ TRIAL_LENGTH, TRIAL_COST, BETWEEN_TRIALS = 8, 0.007, 64
 """Steps of a trial; share of the time that trials may lose; fewest steps from one to the next."""
 
 DOUBT = 0.8
-"""Share of the present time per byte at which drafting must still be hopeless, for trials of it to end."""
+"""Share of the present time per byte at which drafting must still be unable to gain, for trials of it to end."""
 
 
 def draft_lengths(gamma: int, falls_back: bool) -> list[int]:
@@ -156,7 +157,7 @@ class Online:
         self._until_trial = BETWEEN_TRIALS
         if not candidates or (
             length == 0
-            and self.controller.hopeless(lambda each: times[each] * (DOUBT if each else 1.0), len(drafting), others)
+            and cannot_gain(self.lengths, lambda each: times[each] * (DOUBT if each else 1.0), len(drafting), others)
         ):
             return
         self._trials += 1
