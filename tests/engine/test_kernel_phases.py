@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -57,6 +58,12 @@ def test_a_policy_that_selects_after_verification_reads_the_same_as_in_torch(fam
 def test_what_the_kernels_do_not_do_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="attention='torch'"):
         make_llm("qwen3", attention="kernels", **options)
+
+
+def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ConfigError, match="needs Triton"):
+        make_llm("qwen3", attention="kernels")
 
 
 def test_the_kernels_are_not_traced() -> None:

@@ -35,9 +35,7 @@ def kernels(
     import torch
 
     from vegas_spec.eval.environment import hardware
-    from vegas_spec.eval.kernels.bench import measure_case
     from vegas_spec.eval.kernels.cases import BLOCK_SIZE, CASES, QUERY_LEN
-    from vegas_spec.eval.kernels.timing import copy_bandwidth, graph_milliseconds
     from vegas_spec.eval.results import KernelRow, Result
 
     cases = [case for case in CASES if only is None or only in case.name]
@@ -49,6 +47,10 @@ def kernels(
             "whose times say nothing (`vegas bench throughput` measures the engine there)"
         )
     runs.check_outputs(out=out, csv=csv)
+    # Here, since the kernels need Triton, which a torch for CPUs does not bring.
+    from vegas_spec.eval.kernels.bench import measure_case
+    from vegas_spec.eval.kernels.timing import copy_bandwidth, graph_milliseconds
+
     console = Console(stderr=True)
     settings = {"dtype": "bfloat16", "query_rows": QUERY_LEN, "page_size": BLOCK_SIZE}
     run = {"kind": "kernels", "hardware": hardware(), **settings}

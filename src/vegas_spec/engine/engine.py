@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -265,7 +266,9 @@ class Engine:
 def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, config: VegasConfig) -> type[Phases]:
     if attention == "torch":
         return TorchPhases
-    # Imported only where it is used: the kernels need Triton, which a torch for CPUs does not bring.
+    if importlib.util.find_spec("triton") is None:  # which a torch for CPUs does not bring
+        raise ConfigError("attention='kernels' needs Triton, which is not installed. Use attention='torch' instead")
+    # Imported only where it is used, since it imports Triton.
     from vegas_spec.engine.kernel_phases import KernelPhases, kernels_cover
 
     # On a CPU, where it is asked for, the kernels' references run, in any dtype.
