@@ -43,8 +43,7 @@ CLAIM = Claim(
     kind="throughput",
     measure=measure,
     run=[
-        "--engine", "vllm", "--policies", "full,vegas,stream,quest,specextend",
-        "--contexts", "16384,32768", "--batches", "16",
+        "--engine", "vllm", "--policies", "full,vegas,stream,quest", "--contexts", "16384,32768", "--batches", "16",
     ],
 )  # fmt: skip
 

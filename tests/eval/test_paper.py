@@ -16,6 +16,8 @@ from typer.main import get_command
 
 from vegas_spec.cli import app
 from vegas_spec.eval.results import save
+from vegas_spec.eval.variants import variants
+from vegas_spec.eval.vllm_side import speculative_config
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "paper"
 sys.path.insert(0, str(FOLDER))
@@ -175,3 +177,6 @@ def test_the_commands_are_ones_that_bench_takes(name: str):
         option for command in get_command(app).commands["bench"].commands[claim.kind].params for option in command.opts
     }
     assert {part for part in claim.run if part.startswith("--")} <= known
+    if "vllm" in claim.run:
+        for variant in variants(claim.run[claim.run.index("--policies") + 1].split(",")):
+            speculative_config(variant.config)  # raises if the plugin lacks the policy
