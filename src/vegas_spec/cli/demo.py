@@ -35,10 +35,11 @@ def demo(
     llm = flags.load(model, console, device=device)
     workload = source_prompt(llm, prompt_tokens, number=1)
     config = llm.config
+    files = workload.name.partition(": ")[2]  # its number, of several prompts, goes before
     console.print(
         Panel(
             f"{escape(model)} on {llm.model.device} in {str(llm.model.dtype).removeprefix('torch.')}. The prompt: "
-            f"{prompt_tokens:,} tokens of the standard library's source ({workload.name}) and a question about it. "
+            f"{prompt_tokens:,} tokens of the standard library's source ({files}) and a question about it. "
             f"Each iteration drafts {config.num_speculative_tokens} tokens over {config.budget(prompt_tokens):,} KV "
             "entries per head, the ones that the last verification gave most weight, then verifies them with all.",
             title="Vegas",
