@@ -92,6 +92,7 @@ def test_one_token_prompts_and_one_token_answers() -> None:
     ("options", "says"),
     [
         ({"kv_budgt": 0.1}, "unknown option 'kv_budgt'; did you mean 'kv_budget'"),
+        ({"max_model_length": 99}, "did you mean 'max_model_len'"),
         ({"kv_budget": 0}, "kv_budget must be a share of the context, above 0 and at most 1.*got 0"),
         ({"kv_budget": 2}, "kv_budget must be .*got 2"),
         ({"kv_budget": float("nan")}, "kv_budget must be .*got nan"),

@@ -379,6 +379,11 @@ def test_parameters_for_each_prompt() -> None:
     assert generated(outputs) == [reference("qwen2", p, n) for p, n in zip(PROMPTS, (3, 9, 1), strict=True)]
     with pytest.raises(InputError, match="3 prompts need as many sampling_params; got 2"):
         llm.generate(as_prompts(PROMPTS), [greedy(3)] * 2)
+    for wrong in ({"temperature": 0}, [{"temperature": 0}] * 3, 7):
+        with pytest.raises(InputError, match="sampling_params are SamplingParams"):
+            llm.generate(as_prompts(PROMPTS), wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="prompts are a prompt or a list of them; got int"):
+        llm.generate(7)  # type: ignore[arg-type]
 
 
 def test_forms_of_prompts() -> None:

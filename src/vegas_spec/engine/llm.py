@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import operator
 import os
 import random
@@ -11,7 +13,7 @@ from typing import Any, TypedDict, cast, get_args
 
 from torch import Tensor
 
-from vegas_spec.config import VegasConfig, check_choice, check_int, invalid
+from vegas_spec.config import VegasConfig, check_choice, check_int, invalid, reject_unknown
 from vegas_spec.engine.engine import AttentionChoice, Engine
 from vegas_spec.engine.model import Model, load_model
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
@@ -86,6 +88,8 @@ class LLM:
         seed: int = 0,
         **options: Any,
     ) -> None:
+        own = [name for name, each in inspect.signature(LLM).parameters.items() if each.kind is each.KEYWORD_ONLY]
+        reject_unknown(list(options), [*(field.name for field in dataclasses.fields(VegasConfig)), *own], "option")
         self.config = VegasConfig.from_dict(options)
         check_int("max_num_seqs", max_num_seqs, 1)
         check_int("prefill_chunk_size", prefill_chunk_size, 1)
@@ -266,8 +270,15 @@ class LLM:
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
         several = cast(Sequence[Prompt], [prompts] if isinstance(prompts, str | dict | PrefilledPrompt) else prompts)
+        if not isinstance(several, Sequence):
+            raise InputError(f"prompts are a prompt or a list of them; got {type(prompts).__name__}")
         if sampling_params is None or isinstance(sampling_params, SamplingParams):
             sampling_params = [sampling_params or SamplingParams()] * len(several)
+        each = sampling_params if isinstance(sampling_params, Sequence) else [sampling_params]
+        if not all(isinstance(params, SamplingParams) for params in each):
+            raise InputError(
+                f"sampling_params are SamplingParams, one for all prompts or a list; got {repr(sampling_params)[:60]}"
+            )
         if len(sampling_params) != len(several):
             raise InputError(f"{len(several)} prompts need as many sampling_params; got {len(sampling_params)}")
         return [
