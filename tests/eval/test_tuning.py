@@ -165,7 +165,7 @@ def test_tune_writes_a_config_that_generate_takes(
     assert "2 measurements are kept" in " ".join(capsys.readouterr().err.split())
     assert run(app, command) == 0
     shown = capsys.readouterr().out
-    for words in ("Step 1", "Step 2", "Step 3", "<- chosen", "of plain decoding's"):
+    for words in ("Step 1", "Step 2", "Step 3", "<- chosen", "times plain decoding"):
         assert words in shown
 
     stored = load(result)

@@ -34,11 +34,11 @@ def show(tuner: Tuner, config: VegasConfig, plain: Measurement, out: Path) -> No
     best = tuner.measured[config.num_speculative_tokens, config.kv_budget]
     default = tuner.measured.get((VegasConfig.num_speculative_tokens, VegasConfig.kv_budget))
     typer.echo(f"{out}: gamma {config.num_speculative_tokens}, budget {config.kv_budget:.1%}")
-    typer.echo(f"  {best.speed:.1f} tokens/s, {best.speed / plain.speed:.2f} of plain decoding's {plain.speed:.1f}")
+    typer.echo(f"  {best.speed:.1f} tokens/s: {best.speed / plain.speed:.2f} times plain decoding ({plain.speed:.1f})")
     if best.speed < plain.speed:
         typer.echo("  drafting does not gain here: decode plainly (--policy full), or tune on longer prompts")
     if default is not None:
-        typer.echo(f"  {best.speed / default.speed:.2f} of the defaults' {default.speed:.1f}")
+        typer.echo(f"  {best.speed / default.speed:.2f} times the defaults ({default.speed:.1f})")
 
 
 def curve(title: str, points: Sequence[TuningRow], step: int) -> Table:
