@@ -1,6 +1,9 @@
 """Where drafting cannot gain, the engine decodes plainly, and drafts again where it can."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from serving_prompts import VEGAS, prompts
 
 from vegas_spec.config import VegasConfig
@@ -27,6 +30,29 @@ def test_cost_is_what_was_measured(cost, context, batch, plain, verify, draft):
     assert cost.plain(tokens) / BANDWIDTH == pytest.approx(plain, rel=0.2)
     assert cost.verify(tokens, 6 * batch) / BANDWIDTH == pytest.approx(verify, rel=0.2)
     assert cost.draft(read) / BANDWIDTH == pytest.approx(draft, rel=0.2)
+
+
+def test_cost_is_estimated_from_the_shape():
+    """Of Qwen3-8B, what the rule was fitted to: bytes of weights as they are, and layers apart."""
+    hf = SimpleNamespace(hidden_size=4096, num_hidden_layers=36, intermediate_size=12_288)
+    model = SimpleNamespace(
+        hf_text_config=hf,
+        dtype=torch.bfloat16,
+        quantization=None,
+        get_num_attention_heads=lambda parallel: 32,
+        get_num_kv_heads=lambda parallel: 8,
+        get_head_size=lambda: 128,
+        get_vocab_size=lambda: 151_936,
+    )
+    cost = Cost.estimate(
+        SimpleNamespace(
+            model_config=model,
+            parallel_config=SimpleNamespace(tensor_parallel_size=1),
+            cache_config=SimpleNamespace(cache_dtype="auto"),
+        )
+    )
+    assert cost.weights == pytest.approx(QWEN3_8B.weights, rel=0.01)
+    assert (cost.per_token, cost.layers) == (QWEN3_8B.per_token, QWEN3_8B.layers)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ class Cost:
         kinds = getattr(hf, "layer_types", None) or ["full_attention"] * layers
         full = sum(kind == "full_attention" for kind in kinds)
         per_token = full * kv_heads * head_dim * 2 * cache_itemsize(vllm_config)
-        return cls(weights + head + layers * LAYER_BYTES, per_token)
+        return cls(weights + head, per_token, layers)
 
 
 def _bytes_per_weight(quantization: str | None, itemsize: int) -> float:
