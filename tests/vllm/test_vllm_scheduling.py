@@ -36,13 +36,13 @@ def request(context, wants=True, prompt=1, drafts=()):
     )
 
 
-def decide(rule, *requests, length=3):
+def decide(rule, *requests, length=3, finished=()):
     """How many drafts follow a step of these requests, where vLLM alone would have `length`."""
     scheduler = SimpleNamespace(requests=dict(enumerate(requests)))
     output = SimpleNamespace(
         num_scheduled_tokens=dict.fromkeys(scheduler.requests, 1),
         num_spec_tokens_to_schedule=length,
-        finished_req_ids=(),
+        finished_req_ids=finished,
     )
     rule.decide(scheduler, output)
     return output.num_spec_tokens_to_schedule
@@ -134,3 +134,15 @@ def test_online_mode(monkeypatch):
     assert chosen == [3, chosen[1], 0]
     assert 0 < chosen[1] < 3
     assert decide(rule, request(2000, wants=False)) == 0
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_online_mode_forgets(monkeypatch, wants):
+    """Requests that have ended, also where their last drafts were judged since, and nobody drafts any more."""
+    rule = drafting(monkeypatch, fall_back=True, adaptive=True)
+    decide(rule, request(400), request(400))
+    for each in (0, 1):
+        rule.observe(each, 3, 2)
+    decide(rule, request(400, wants=wants), finished=(1,))
+    decide(rule, request(400))
+    assert set(rule.online.controller._rates) == {0}

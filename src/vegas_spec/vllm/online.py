@@ -84,6 +84,7 @@ class Online:
 
     def forget(self, request: Hashable) -> None:
         """Drop what is known of a request that has ended."""
+        self._results.pop(request, None)
         self.controller.forget(request)
         self._unscored.discard(request)
 

@@ -105,13 +105,15 @@ class Drafting:
         if contexts and not drafting and self.alone:
             scheduler_output.num_spec_tokens_to_schedule = 0
         elif self.online is not None:
-            for request_id in scheduler_output.finished_req_ids:
-                self.online.forget(request_id)
             length = self.online.decide(contexts, drafting, prompts, clock())
             scheduler_output.num_spec_tokens_to_schedule = length
         elif self.rule is not None:
             drafts = self.rule.decide(contexts, len(drafting))
             scheduler_output.num_spec_tokens_to_schedule = self.gamma if drafts else 0
+        if self.online is not None:
+            # After the decision, which takes in what their last verifications said of the text.
+            for request_id in scheduler_output.finished_req_ids:
+                self.online.forget(request_id)
         if contexts:
             self.count(scheduler_output.num_spec_tokens_to_schedule, len(drafting), len(contexts))
 
