@@ -29,7 +29,10 @@ def scored_rows(common: Any, gamma: int, falls_back: bool, scores: bool = True) 
     prefilling = common.is_prefilling
     if falls_back and common.max_query_len == 1:
         return ScoredRows(starts, seq_lens, blocks, None, scored=False)
-    if common.max_query_len <= gamma + 1 and (prefilling is None or not bool(prefilling.any())):
+    # Where every request has as many rows, prompts are taken for verifications: a prompt whose one missing token stands
+    # before drafts that are none (vLLM adds them to keep rows even) runs in the CUDA graph of verifications.
+    even = common.num_actual_tokens == common.num_reqs * common.max_query_len
+    if common.max_query_len <= gamma + 1 and (even or prefilling is None or not bool(prefilling.any())):
         return ScoredRows(starts, seq_lens, blocks, None, scored=scores)
     bounds = common.query_start_loc_cpu.tolist()
     is_prompt = [False] * seq_lens.shape[0] if prefilling is None else prefilling[: seq_lens.shape[0]].tolist()
