@@ -39,6 +39,8 @@ def main() -> None:
         page.goto(arguments.page.resolve().as_uri())
         page.wait_for_load_state("load")
         page.wait_for_timeout(1000)  # an inspection unpacks its data first
+        if arguments.select:  # what stays at the window's top would lie over an element that is taller than the window
+            page.add_style_tag(content=".top, .controls { position: static !important; }")
         arguments.picture.parent.mkdir(parents=True, exist_ok=True)
         target = page.locator(arguments.select).first if arguments.select else page
         target.screenshot(path=arguments.picture)
