@@ -182,6 +182,8 @@ def test_a_missing_gguf_file() -> None:
 
 def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
     refused(str(tmp_path), "holds no model: it has no config.json")
+    (tmp_path / "notes.txt").write_text("no model")
+    refused(str(tmp_path / "notes.txt"), "is no model; a model is a hub id, a folder")
 
 
 def test_a_folder_without_weights(folder: Path, tmp_path: Path) -> None:

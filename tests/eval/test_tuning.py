@@ -195,6 +195,7 @@ def test_tune_writes_a_config_that_generate_takes(
     ("flags", "message"),
     [
         (["--policy", "dense"], "has no budget to tune"),
+        (["--out", "tuned.yaml"], "a config file is TOML, or JSON if its name ends in .json; got tuned.yaml"),
         (["--gammas", "4,40"], "num_speculative_tokens must be an integer from 1 to 16; got 40"),
         (["--budgets", "0"], "kv_budget must be"),
         (["--repeats", "0"], "repeats must be"),

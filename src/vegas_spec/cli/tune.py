@@ -106,6 +106,8 @@ def tune(
             VegasConfig.from_dict({**base.to_dict(), name: value})
     if policy in ("dense", "full"):
         raise UsageError(f"policy {policy} has no budget to tune; tune vegas, or a baseline that selects")
+    if out.suffix in (".yaml", ".yml"):  # `vegas serve` would take it for vLLM's own
+        raise UsageError(f"a config file is TOML, or JSON if its name ends in .json; got {out}")
     arguments = runs.read_engine_args(engine, engine_args)
     settings: dict[str, Any] = {"engine": engine, "workload": workload, "dtype": dtype}
     settings |= {"revision": revision, "hf_overrides": hf_overrides}

@@ -264,6 +264,8 @@ def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         if not (path / "config.json").is_file():
             raise ModelError(f"the folder {name} holds no model: it has no config.json")
         return str(path), {}
+    if path.is_file():
+        raise ModelError(f"{name} is no model; a model is a hub id, a folder, a .gguf file or a name of `vegas models`")
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no model folder {name}")
     if "/" not in name and (folder := _known_folder(name)) is not None:
