@@ -32,27 +32,50 @@ def test_cost_is_what_was_measured(cost, context, batch, plain, verify, draft):
     assert cost.draft(read) / BANDWIDTH == pytest.approx(draft, rel=0.2)
 
 
-def test_cost_is_estimated_from_the_shape():
-    """Of Qwen3-8B, what the rule was fitted to: bytes of weights as they are, and layers apart."""
-    hf = SimpleNamespace(hidden_size=4096, num_hidden_layers=36, intermediate_size=12_288)
+def estimate(experts=0, **hf):
+    """Cost of a model of 36 layers with Qwen3-8B's attention, from its configuration."""
     model = SimpleNamespace(
-        hf_text_config=hf,
+        hf_text_config=SimpleNamespace(hidden_size=4096, num_hidden_layers=36, **hf),
         dtype=torch.bfloat16,
         quantization=None,
         get_num_attention_heads=lambda parallel: 32,
         get_num_kv_heads=lambda parallel: 8,
         get_head_size=lambda: 128,
         get_vocab_size=lambda: 151_936,
+        get_num_experts=lambda: experts,
+        get_num_experts_per_tok=lambda: 2,
     )
-    cost = Cost.estimate(
+    return Cost.estimate(
         SimpleNamespace(
             model_config=model,
             parallel_config=SimpleNamespace(tensor_parallel_size=1),
+            scheduler_config=SimpleNamespace(max_num_seqs=64),
             cache_config=SimpleNamespace(cache_dtype="auto"),
         )
     )
+
+
+def test_cost_is_estimated_from_the_shape():
+    """Of Qwen3-8B, what the rule was fitted to: bytes of weights as they are, and layers apart."""
+    cost = estimate(intermediate_size=12_288)
     assert cost.weights == pytest.approx(QWEN3_8B.weights, rel=0.01)
     assert (cost.per_token, cost.layers) == (QWEN3_8B.per_token, QWEN3_8B.layers)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"ffn_dim": 16_384},
+        {"ffn_hidden_size": 16_384},
+        {"n_inner": None},
+        {},
+        {"intermediate_size": [8192, 24_576]},
+        {"intermediate_size": 99, "moe_intermediate_size": 4096, "experts": 4},
+    ],
+)
+def test_the_names_that_families_have(named):
+    """OPT, Falcon, GPT-2 and others have other names for the width of feed-forward blocks, or give one per layer."""
+    assert estimate(**named).weights == pytest.approx(estimate(intermediate_size=16_384).weights)
 
 
 @pytest.mark.parametrize(

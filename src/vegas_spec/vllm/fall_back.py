@@ -85,11 +85,13 @@ class Cost:
         ranks, hidden, layers = parallel.tensor_parallel_size, hf.hidden_size, hf.num_hidden_layers
         heads, kv_heads = model.get_num_attention_heads(parallel), model.get_num_kv_heads(parallel)
         head_dim, itemsize = model.get_head_size(), model.dtype.itemsize
-        experts = getattr(hf, "num_local_experts", None) or getattr(hf, "num_experts", None) or 0
-        intermediate = (experts and getattr(hf, "moe_intermediate_size", None)) or hf.intermediate_size
+        experts = model.get_num_experts()
+        intermediate = _intermediate_size(hf, experts > 0)
         active = 1.0
         if experts:
-            missed = (1 - hf.num_experts_per_tok / experts) ** vllm_config.scheduler_config.max_num_seqs
+            missed = (
+                1 - min(model.get_num_experts_per_tok() / experts, 1)
+            ) ** vllm_config.scheduler_config.max_num_seqs
             active = experts * (1 - missed)
         per_layer = hidden * head_dim * 2 * (heads + kv_heads) + active * 3 * hidden * intermediate / ranks
         weights = layers * per_layer * _bytes_per_weight(model.quantization, itemsize)
@@ -98,6 +100,14 @@ class Cost:
         full = sum(kind == "full_attention" for kind in kinds)
         per_token = full * kv_heads * head_dim * 2 * cache_itemsize(vllm_config)
         return cls(weights + head, per_token, layers)
+
+
+def _intermediate_size(hf: Any, experts: bool) -> float:
+    """Width of a feed-forward block, by the names that model families have for it; most that name none take 4 times."""
+    names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+    found = [getattr(hf, name, None) for name in (*(("moe_intermediate_size",) if experts else ()), *names)]
+    width = next((each for each in found if each), 4 * hf.hidden_size)
+    return sum(width) / len(width) if isinstance(width, (list, tuple)) else float(width)
 
 
 def _bytes_per_weight(quantization: str | None, itemsize: int) -> float:
