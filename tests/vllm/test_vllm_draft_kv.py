@@ -55,16 +55,29 @@ def batch(*requests):
         ([(4, 20, False), (10, 10, True)], [0, 4, 5], [0, 1, 2, 3, 13]),
         # The last chunk of a prompt, however short, is no verification.
         ([(3, 30, True), (2, 12, False)], [0, 1, 3], [2, 3, 4]),
-        # In a graph of verifications a prompt's last token may stand before drafts that are none.
-        ([(4, 20, False), (4, 9, True)], [0, 4, 8], None),
-        ([(1, 1, True)], [0, 1], None),
+        ([(4, 20, False), (4, 9, True)], [0, 4, 5], [0, 1, 2, 3, 7]),
+        ([(1, 1, True)], [0, 1], [0]),
     ],
 )
 def test_scored_rows(requests, starts, index):
-    """Verifications are scored whole, prompts by their last row unless all requests have as many."""
+    """Verifications are scored whole, prompts by their last row."""
     rows = scored_rows(batch(*requests), gamma=3, falls_back=False)
     assert rows.query_start_loc.tolist() == starts
     assert (rows.index if rows.index is None else rows.index.tolist()) == index
+
+
+@pytest.mark.parametrize(
+    ("requests", "whole"),
+    [
+        # A prompt's last token may stand before drafts that are none, in the graph of verifications.
+        ([(4, 20, False), (4, 9, True)], True),
+        ([(3, 20, False), (3, 9, True)], False),
+        ([(4, 20, False), (3, 9, True)], False),
+    ],
+)
+def test_what_a_graph_may_replay_is_laid_out_as_it_was_captured(requests, whole):
+    rows = scored_rows(batch(*requests), gamma=3, falls_back=False, graph_rows={4})
+    assert (rows.index is None) == whole
 
 
 @pytest.mark.parametrize(

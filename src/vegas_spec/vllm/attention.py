@@ -7,6 +7,7 @@ physical order, becomes ours by mixing `VegasMetadataBuilder` into its builder a
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,9 @@ from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 Phase = Literal["verify", "draft"]
 
 
-def scored_rows(common: Any, gamma: int, falls_back: bool, scores: bool = True) -> ScoredRows:
+def scored_rows(
+    common: Any, gamma: int, falls_back: bool, scores: bool = True, graph_rows: Collection[int] = ()
+) -> ScoredRows:
     """Which rows of a step are scored, from vLLM's description of the batch.
 
     An engine that falls back to plain decoding does so in steps of one row per request, which are not scored: one CUDA
@@ -29,9 +32,9 @@ def scored_rows(common: Any, gamma: int, falls_back: bool, scores: bool = True) 
     prefilling = common.is_prefilling
     if falls_back and common.max_query_len == 1:
         return ScoredRows(starts, seq_lens, blocks, None, scored=False)
-    # Where every request has as many rows, prompts are taken for verifications: a prompt whose one missing token stands
-    # before drafts that are none (vLLM adds them to keep rows even) runs in the CUDA graph of verifications.
-    even = common.num_actual_tokens == common.num_reqs * common.max_query_len
+    # Such a step may be replayed in a graph of verifications, though a prompt is in it: one whose last token follows a
+    # cached context, with drafts that are none to keep rows even. It is laid out as the graph was captured.
+    even = common.num_actual_tokens == common.num_reqs * common.max_query_len and common.max_query_len in graph_rows
     if common.max_query_len <= gamma + 1 and (even or prefilling is None or not bool(prefilling.any())):
         return ScoredRows(starts, seq_lens, blocks, None, scored=scores)
     bounds = common.query_start_loc_cpu.tolist()
@@ -90,6 +93,10 @@ class VegasMetadataBuilder:
     """Which layers of ``draft_kv`` they are."""
 
     falls_back: bool = False
+
+    graph_rows: Collection[int] = ()
+    """Rows per request of the steps that full CUDA graphs were captured for."""
+
     block_size: int
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
@@ -99,7 +106,7 @@ class VegasMetadataBuilder:
         metadata.scored = None
         if self.draft_kv is not None:
             gamma = self.draft_kv.config.num_speculative_tokens
-            rows = scored_rows(common_attn_metadata, gamma, self.falls_back, self.draft_kv.scores)
+            rows = scored_rows(common_attn_metadata, gamma, self.falls_back, self.draft_kv.scores, self.graph_rows)
             self.draft_kv.prepare(rows, self.selecting, self.block_size)
             metadata.scored = rows
             if rows.first_prompt > 0:

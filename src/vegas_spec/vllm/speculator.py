@@ -30,7 +30,7 @@ from vegas_spec.vllm import banner, refusals
 from vegas_spec.vllm.draft_graphs import DraftGraphs
 from vegas_spec.vllm.draft_kv import DraftKV
 from vegas_spec.vllm.memory import memory_limits
-from vegas_spec.vllm.options import falls_back, vegas_config
+from vegas_spec.vllm.options import draft_lengths, falls_back, vegas_config
 from vegas_spec.vllm.quest import QuestKV
 from vegas_spec.vllm.truncation import Truncation
 
@@ -113,12 +113,15 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         for group in itertools.chain.from_iterable(self.attn_groups):
             for builder in group.metadata_builders:
                 builder.phase = "draft"
+        in_graphs = self.vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs()
+        graph_rows = {length + 1 for length in draft_lengths(self.vllm_config)} if in_graphs else set()
         for group in itertools.chain.from_iterable(target_attn_groups):
             selecting = tuple(index for index, name in enumerate(self.selecting_layers) if name in group.layer_names)
             for builder in group.metadata_builders if selecting else ():
                 builder.draft_kv = self.draft_kv
                 builder.selecting = selecting
                 builder.falls_back = falls_back(self.vllm_config)
+                builder.graph_rows = graph_rows
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Capture the draft loop in full graphs where the target decodes in full graphs; else run it eagerly."""
