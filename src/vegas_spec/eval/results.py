@@ -186,7 +186,10 @@ def save_csv(result: Result, path: Path) -> None:
         If it cannot be written.
 
     """
-    flat = [_flat(dataclasses.asdict(row)) for row in result.rows]
+    flat = [
+        {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in flat_row(row).items()}
+        for row in result.rows
+    ]
     columns = list(dict.fromkeys(column for row in flat for column in row))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,11 +201,12 @@ def save_csv(result: Result, path: Path) -> None:
         raise ResultError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
+def flat_row(row: Row) -> dict[str, Any]:
+    """Cells of a row by column: a mapping's entries are columns ``field.key``."""
     cells: dict[str, Any] = {}
-    for name, value in row.items():
+    for name, value in dataclasses.asdict(row).items():
         if isinstance(value, dict):
             cells |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
-            cells[name] = json.dumps(value) if isinstance(value, list) else value
+            cells[name] = value
     return cells

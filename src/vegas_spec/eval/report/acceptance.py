@@ -8,7 +8,7 @@ import statistics
 from vegas_spec.eval.report.acceptance_tables import losses_sentence, losses_tables, means_table
 from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import INK, PAPER, Style, policy_styles
-from vegas_spec.eval.report.parts import Block, Plot, legend_above, panel, tick_label, token_ticks
+from vegas_spec.eval.report.parts import Block, Plot, legend_above, margin_label, panel, tick_label, token_ticks
 from vegas_spec.eval.report.selection import pareto_plots, selection_plots
 from vegas_spec.eval.results import AcceptanceRow, Result
 from vegas_spec.eval.summary import REFERENCE, Point, acceptance, by_policy, points, position_rates
@@ -71,16 +71,7 @@ def means_plot(groups: _Groups, styles: dict[str, Style], point: Point, prefix: 
             markersize=7,
             clip_on=False,
         )
-        axes.annotate(
-            f"{each.mean:.2f}",
-            (1, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            fontweight="bold" if policy == REFERENCE else "normal",
-        )
+        margin_label(axes, place, f"{each.mean:.2f}", bold=policy == REFERENCE, fontsize=9)
     axes.set_yticks(range(len(order)), map(tick_label, order))
     axes.tick_params(axis="y", labelcolor=INK.light)
     axes.set_ylim(-0.6, len(order) - 0.4)

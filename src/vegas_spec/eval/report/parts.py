@@ -82,6 +82,20 @@ def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes
     return figure, figure.add_subplot()
 
 
+def margin_label(axes: Axes, place: float, text: str, bold: bool, fontsize: float) -> None:
+    """Write a bar's value beside the axes, at its height."""
+    axes.annotate(
+        text,
+        (1, place),
+        xycoords=("axes fraction", "data"),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=fontsize,
+        fontweight="bold" if bold else "normal",
+    )
+
+
 def token_ticks(axes: Axes, contexts: Sequence[int]) -> None:
     """Make x a logarithmic axis of context lengths."""
     axes.set_xscale("log", base=2)

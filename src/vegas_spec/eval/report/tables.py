@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 from vegas_spec.eval.report.parts import Table
-from vegas_spec.eval.results import Result
+from vegas_spec.eval.results import Result, flat_row
 
 _CONFIG = "config"
 
 
 def raw_table(result: Result, title: str) -> Table:
     """All rows and fields of a result; a mapping's entries are columns, of the config only those that differ."""
-    flat = [_flat(dataclasses.asdict(row)) for row in result.rows]
+    flat = [flat_row(row) for row in result.rows]
     columns = list(dict.fromkeys(column for row in flat for column in row))
     columns = [column for column in columns if not _is_constant_option(column, flat)]
     columns = [column for column in columns if any(row.get(column) not in (None, "") for row in flat)]
     rows = [[_cell(row.get(column)) for column in columns] for row in flat]
     return Table(title, [column.removeprefix(f"{_CONFIG}.") for column in columns], rows)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    cells: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            cells |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            cells[name] = value
-    return cells
 
 
 def _is_constant_option(column: str, rows: list[dict[str, Any]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vegas_spec.eval.report.html import Headline
 from vegas_spec.eval.report.palette import INK, MUTED, PAPER, Style, phase_colours, policy_styles
-from vegas_spec.eval.report.parts import TIMES, Block, Plot, Table, legend_above, panel, token_ticks
+from vegas_spec.eval.report.parts import TIMES, Block, Plot, Table, legend_above, margin_label, panel, token_ticks
 from vegas_spec.eval.results import Result, ThroughputRow
 from vegas_spec.eval.summary import BASELINE, REFERENCE, Shape, Speedup, by_shape, speedups, tokens_text
 
@@ -48,16 +48,7 @@ def speedup_plots(ratios: dict[Shape, dict[str, Speedup]], styles: dict[str, Sty
         for label, each in reversed(ratios[shape].items()):
             axes.barh(place, each.ratio, height=0.78, color=styles[label].colour.light)
             axes.plot([each.low, each.high], [place, place], color=INK.light, linewidth=1.2)
-            axes.annotate(
-                f"{each.ratio:.2f}{TIMES}",
-                (1, place),
-                xycoords=("axes fraction", "data"),
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8.5,
-                fontweight="bold" if label == REFERENCE else "normal",
-            )
+            margin_label(axes, place, f"{each.ratio:.2f}{TIMES}", bold=label == REFERENCE, fontsize=8.5)
             if each.row.predicted_speedup is not None:
                 axes.plot(
                     each.row.predicted_speedup,
