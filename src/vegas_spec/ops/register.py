@@ -12,8 +12,8 @@ LIBRARY = torch.library.Library("vegas_spec", "DEF")  # type: ignore[no-untyped-
 def register(name: str, launch: Callable[..., None], reference: Callable[..., None], mutates: Sequence[str]) -> None:
     """Define ``torch.ops.vegas_spec.<name>``: `launch` on a GPU, `reference` on a CPU, nothing on fake tensors.
 
-    Through the library object rather than `torch.library.custom_op`, whose wrappers for autograd and mutation cost half
-    a millisecond of the host per call; an eager step makes two calls per layer.
+    Through the library object rather than `torch.library.custom_op`, whose wrappers for autograd and mutation cost the
+    host several times what the rest of a call does; an eager step makes two calls per layer.
 
     Parameters
     ----------
