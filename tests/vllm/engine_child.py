@@ -45,6 +45,7 @@ COMMON = {
     "enforce_eager": True,
     "disable_log_stats": False,
     "block_size": 32,
+    "kv_cache_memory_bytes": 128 * 2**20,
     "seed": 0,
 }
 

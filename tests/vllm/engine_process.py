@@ -27,9 +27,10 @@ ENVIRONMENT = {
 
 
 def child_environment(**changes):
-    """The environment of a process that imports vLLM."""
+    """The environment of a process that imports vLLM; what changes to None is not in it."""
     path = os.pathsep.join(filter(None, [ENVIRONMENT["PYTHONPATH"], os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, **changes}
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, **changes}
+    return {name: value for name, value in environment.items() if value is not None}
 
 
 class EngineProcess:
@@ -41,7 +42,8 @@ class EngineProcess:
         with Listener(address) as listener:
             self.process = subprocess.Popen(
                 [sys.executable, HERE / "engine_child.py", address, folder],
-                env=child_environment(**environment),
+                # Without it the engines' own kv_cache_memory_bytes counts, which leaves room for many of them.
+                env=child_environment(VLLM_CPU_KVCACHE_SPACE=None, **environment),
                 stdout=self.log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
