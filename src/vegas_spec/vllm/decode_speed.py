@@ -12,65 +12,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from vllm import LLM, SamplingParams
 
+from vegas_spec.vllm import iteration_times
 from vegas_spec.vllm.fall_back import Cost
 
 MARGIN = 3
 """Steps left out after the last request's first token, which the prompts' last chunks may share."""
 
 WARM_UP_TOKENS = 64
-
-
-class Timers:
-    """Device time of drafts and of whole iterations, by CUDA events on the worker's stream; nothing waits for them."""
-
-    def __init__(self, worker: Any) -> None:
-        self.events: list[tuple[Any, Any]] = []
-        speculator = getattr(worker.model_runner, "speculator", None)
-        if speculator is None or not torch.cuda.is_available():
-            return
-        propose = speculator.propose
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            drafts = propose(*args, **kwargs)
-            end.record()
-            self.events.append((begin, end))
-            return drafts
-
-        speculator.propose = timed
-
-    def read(self) -> dict[str, float] | None:
-        """Medians in milliseconds since the last reading: drafting, and all else in an iteration (verification)."""
-        events, self.events = self.events, []
-        if len(events) < 10:
-            return None
-        torch.cuda.synchronize()
-        drafts = [begin.elapsed_time(end) for begin, end in events]
-        iterations = [before[1].elapsed_time(now[1]) for before, now in itertools.pairwise(events)]
-        rest = [iteration - draft for iteration, draft in zip(iterations, drafts[1:], strict=True)]
-        return {"draft": statistics.median(drafts), "verify": statistics.median(rest)}
-
-
-def install_timers(worker: Any) -> None:
-    """On a worker."""
-    worker.vegas_timers = Timers(worker)
-
-
-def read_timers(worker: Any) -> dict[str, float] | None:
-    """On a worker; None where there are no CUDA events, or too few."""
-    times: dict[str, float] | None = worker.vegas_timers.read()
-    return times
 
 
 def model_size(vllm_config: Any) -> dict[str, float]:
@@ -84,7 +40,7 @@ class Side:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.llm = LLM(**{**arguments, "disable_log_stats": False})
-        self.llm.collective_rpc(install_timers)
+        self.llm.collective_rpc(iteration_times.install)
         self.size = model_size(self.llm.llm_engine.vllm_config)
         self._number = 0
 
@@ -93,7 +49,7 @@ class Side:
     ) -> dict[str, Any]:
         """Measure one batch: tokens per second of each repeat, acceptance, milliseconds by phase."""
         self._run(prompts, temperature, min(max_tokens, WARM_UP_TOKENS))
-        self.llm.collective_rpc(read_timers)
+        self.llm.collective_rpc(iteration_times.read)
         before = self._counters()
         speeds = [self._run(prompts, temperature, max_tokens) for _ in range(repeats)]
         if None in speeds:
@@ -105,7 +61,7 @@ class Side:
             "tokens_per_second": speeds,
             "accepted_per_iteration": (now["accepted"] - before["accepted"]) / drafts if drafts else None,
             "accepted_per_position": [count / drafts for count in by_position] if drafts else None,
-            "milliseconds": self.llm.collective_rpc(read_timers)[0],
+            "milliseconds": self.llm.collective_rpc(iteration_times.read)[0],
         }
 
     def _run(self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> float | None:

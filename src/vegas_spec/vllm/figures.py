@@ -6,18 +6,16 @@ begins and ends it, ``vegas_figures`` tells what was measured since. Until then 
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-Mark = Any
-"""A moment: seconds on a CPU, an event on a GPU."""
+from vegas_spec.device_time import Moment, seconds_between
+from vegas_spec.vllm.timed_calls import TimedCalls
 
 MOST_PENDING = 1024
-"""Pairs of events that are kept before they are read; reading the oldest waits for nothing that still runs."""
+"""Stretches of time that are kept before they are read; reading the oldest waits for nothing that still runs."""
 
 
 class Figures:
@@ -30,46 +28,63 @@ class Figures:
     def __init__(self, runner: Any) -> None:
         self.runner, self.speculator = runner, runner.speculator
         self.device = runner.device
-        self.on_gpu = self.device.type == "cuda"
-        self.pending: list[tuple[str, Mark, Mark]] = []
+        self.calls = TimedCalls(self.device)
+        self.pending: list[tuple[str, Moment, Moment]] = []
         self.steps: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.kv_read = torch.zeros(2, dtype=torch.int64, device=self.device)
         """Entries that drafts read per full-attention layer and KV head, and those that dense ones would have read."""
-        self.drafted: list[Mark] = []
-        """Begin and end of the draft in the step that runs; empty if there is none."""
+        self.draft: tuple[Moment, Moment] | None = None
+        """Of the step that runs; None if there is none."""
         self.attached = False
 
     def attach(self) -> None:
         """Begin to measure."""
         if not self.attached:
-            self.runner.execute_model = self.timed_pass(self.runner.execute_model)
-            self.runner.sample_tokens = self.timed_sampling(self.runner.sample_tokens)
-            self.speculator.propose = self.timed_draft(self.speculator.propose)
+            self.calls.add(self.runner, "execute_model", self.note_pass)
+            self.calls.add(self.runner, "sample_tokens", self.note_sampling)
+            self.calls.add(self.speculator, "propose", self.note_draft)
             self.attached = True
 
     def detach(self) -> None:
         """Leave runner and speculator as they were."""
-        if self.attached:
-            del self.runner.execute_model, self.runner.sample_tokens, self.speculator.propose
-            self.attached = False
+        self.calls.stop()
+        self.attached = False
 
-    def mark(self) -> Mark:
-        """Note this moment of the device's time."""
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+    def note_pass(self, start: Moment, end: Moment, scheduler_output: Any, *_: Any, **__: Any) -> None:
+        """Take note of a forward pass."""
+        if scheduler_output.total_num_scheduled_tokens:
+            self.note(phase_of(scheduler_output), start, end)
 
-    def elapsed(self, start: Mark, end: Mark) -> float:
-        """Seconds between two moments."""
-        if not self.on_gpu:
-            return float(end - start)
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1000
+    def note_sampling(self, start: Moment, end: Moment, *_: Any, **__: Any) -> None:
+        """Take note of what follows a forward pass, and of the draft in it apart."""
+        if self.draft is None:
+            self.note("accept", start, end)
+            return
+        begin, over = self.draft
+        self.draft = None
+        self.note("accept", start, begin)
+        self.note("draft", begin, over)
+        self.pending.append(("accept", over, end))
 
-    def note(self, phase: str, start: Mark, end: Mark) -> None:
+    def note_draft(
+        self,
+        start: Moment,
+        end: Moment,
+        input_batch: Any,
+        *args: Any,
+        num_speculative_tokens: int | None = None,
+        dummy_run: bool = False,
+        **_: Any,
+    ) -> None:
+        """Take note of a draft, and count what it read."""
+        length = self.speculator.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
+        if length and not dummy_run:
+            self.draft = start, end
+            num_sampled, num_rejected = args[4], args[5]
+            self.count_kv(input_batch, num_sampled, num_rejected, length)
+
+    def note(self, phase: str, start: Moment, end: Moment) -> None:
         """Remember a stretch of time, to be read later."""
         self.steps[phase] += 1
         self.pending.append((phase, start, end))
@@ -79,53 +94,8 @@ class Figures:
     def read(self, count: int) -> None:
         """Add up the oldest of what is pending."""
         for phase, start, end in self.pending[:count]:
-            self.seconds[phase] += self.elapsed(start, end)
+            self.seconds[phase] += seconds_between(start, end)
         del self.pending[:count]
-
-    def timed_pass(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Time a forward pass."""
-
-        def execute_model(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            start = self.mark()
-            result = original(scheduler_output, *args, **kwargs)
-            if scheduler_output.total_num_scheduled_tokens:
-                self.note(phase_of(scheduler_output), start, self.mark())
-            return result
-
-        return execute_model
-
-    def timed_sampling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Time what follows a forward pass, but for the draft in it."""
-
-        def sample_tokens(*args: Any, **kwargs: Any) -> Any:
-            self.drafted.clear()
-            start = self.mark()
-            result = original(*args, **kwargs)
-            if not self.drafted:
-                self.note("accept", start, self.mark())
-            else:
-                begin, end = self.drafted
-                self.note("accept", start, begin)
-                self.note("draft", begin, end)
-                self.pending.append(("accept", end, self.mark()))
-            return result
-
-        return sample_tokens
-
-    def timed_draft(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Time a draft, and count what it reads."""
-
-        def propose(input_batch: Any, *args: Any, num_speculative_tokens: int | None = None, **kwargs: Any) -> Any:
-            length = self.speculator.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-            start = self.mark()
-            result = original(input_batch, *args, num_speculative_tokens=num_speculative_tokens, **kwargs)
-            if length and not kwargs.get("dummy_run"):
-                self.drafted = [start, self.mark()]
-                num_sampled, num_rejected = args[4], args[5]
-                self.count_kv(input_batch, num_sampled, num_rejected, length)
-            return result
-
-        return propose
 
     def count_kv(self, input_batch: Any, num_sampled: torch.Tensor, num_rejected: torch.Tensor, length: int) -> None:
         """Add what the latest draft read, on the device."""
