@@ -72,9 +72,8 @@ def _attend_tiles(
         block = block_number(block_table_row, ahead, ahead < seq_len, block_size, BLOCK_SIZE)
 
         raw = tl.dot(key.to(query.dtype), query) * qk_scale
-        logits = capped(raw, softcap, SOFTCAP)
-        logits = tl.where(_visible(position, row_position, window, WINDOW), logits, float("-inf"))
-        weights = tl.exp2(logits - reference[None, :])
+        weights = tl.exp2(capped(raw, softcap, SOFTCAP) - reference[None, :])
+        weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
         sums += weights
         acc = tl.dot(tl.trans(value.to(query.dtype)), weights.to(query.dtype), acc)
 
