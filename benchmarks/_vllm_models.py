@@ -1,9 +1,8 @@
-"""Models and prompts of `benchmarks/vllm_decode.py`: shapes with random weights, and texts of any length."""
+"""Models of `benchmarks/vllm_decode.py` that need no download: shapes with random weights."""
 
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +78,3 @@ def shape_arguments(shape: str, folder: Path) -> dict[str, Any]:
             "kv_connector_extra_config": {"fill_mean": 0.0, "fill_std": 1.0},
         },
     }
-
-
-def prompt_tokens(context: int, count: int, vocab_size: int, tokenizer: Any, documents: Path | None) -> list[list[int]]:
-    """Make that many different prompts of that length: files and documents, or without a tokenizer random tokens."""
-    numbers = random.Random(context)
-    if tokenizer is None:
-        return [[numbers.randrange(vocab_size) for _ in range(context)] for _ in range(count)]
-    files = sorted(path for path in Path(json.__file__).parents[1].glob("*.py") if path.stat().st_size > 10_000)
-    texts = [path.read_text(encoding="utf-8", errors="ignore") for path in files]
-    sources = [texts]
-    if documents is not None:
-        lines = documents.read_text(encoding="utf-8").splitlines()
-        sources.append([json.loads(line)["text"] for line in lines if line.strip()])
-    prompts: list[list[int]] = []
-    for number in range(count):
-        tokens: list[int] = []
-        while len(tokens) < context:
-            text = numbers.choice(sources[number % len(sources)])
-            tokens.extend(tokenizer.encode(text, add_special_tokens=False))
-        prompts.append(tokens[:context])
-    return prompts

@@ -1,55 +1,23 @@
-"""One engine of `benchmarks/vllm_decode.py`: what it measures beside decoding speed."""
+"""One side of `benchmarks/vllm_decode.py`, in a process of its own: ``python benchmarks/_vllm_side.py JOB``.
+
+It runs a job as `vegas_spec.vllm.decode_speed` does, and measures more than decoding speed.
+"""
 
 from __future__ import annotations
 
-import cProfile
-import pstats
+import os
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
+import _vllm_profile
+from _vllm_prompts import prompt_tokens
 from vllm import SamplingParams
 
 from vegas_spec.vllm.decode_speed import Side as DecodeSpeed
-
-
-def start_profile(worker: Any) -> None:
-    worker.vegas_profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    worker.vegas_profile.start()
-
-
-def stop_profile(worker: Any) -> list[dict[str, Any]]:
-    """Device time by kernel, the most expensive first."""
-    torch.cuda.synchronize()
-    worker.vegas_profile.stop()
-    kernels = sorted(worker.vegas_profile.key_averages(), key=lambda kernel: -kernel.device_time_total)
-    return [
-        {"kernel": kernel.key[:120], "calls": kernel.count, "milliseconds": kernel.device_time_total / 1000}
-        for kernel in kernels[:40]
-    ]
-
-
-def start_host_profile(worker: Any) -> None:
-    """On the thread that the call runs on, which with one GPU is that of the engine's loop."""
-    worker.vegas_host_profile = cProfile.Profile()
-    worker.vegas_host_profile.enable()
-
-
-def stop_host_profile(worker: Any) -> list[dict[str, Any]]:
-    """Time of the host by function, its own and with what it calls, the most expensive first."""
-    worker.vegas_host_profile.disable()
-    found = pstats.Stats(worker.vegas_host_profile).stats  # type: ignore[attr-defined]
-    ranked = sorted(found.items(), key=lambda item: -item[1][2])
-    return [
-        {
-            "function": f"{'/'.join(file.split('/')[-3:])}:{line} {name}",
-            "calls": calls,
-            "milliseconds": own * 1e3,
-            "with_callees": whole * 1e3,
-        }
-        for (file, line, name), (_, calls, own, whole, _) in ranked[:60]
-    ]
+from vegas_spec.vllm.decode_speed import job_of
 
 
 class Side(DecodeSpeed):
@@ -69,8 +37,7 @@ class Side(DecodeSpeed):
     def profile(self, prompts: Sequence[Sequence[int]], temperature: float) -> dict[str, list[dict[str, Any]]]:
         """Time by kernel, and of the host by function, in two short runs of a case whose prompts are cached already."""
         found = {}
-        profilers = {"kernels": (start_profile, stop_profile), "host": (start_host_profile, stop_host_profile)}
-        for name, (start, stop) in profilers.items():
+        for name, (start, stop) in _vllm_profile.PROFILERS.items():
             self.llm.collective_rpc(start)
             self._run(prompts, temperature, 48)
             found[name] = self.llm.collective_rpc(stop)[0]
@@ -88,3 +55,39 @@ class Side(DecodeSpeed):
                 engine.step()
             seconds.append(time.perf_counter() - begin)
         return seconds
+
+
+def main(path: str) -> None:
+    """Run a job; what is measured is answered at once."""
+    with job_of(path) as (job, answer):
+        side = Side(job["engine"])
+        answer(size=side.size, seconds_to_start=side.seconds_to_start, kv_blocks=side.kv_blocks)
+        wait_for(Path(job["turn"]))
+        tokenizer = side.llm.get_tokenizer() if job["prompts"] == "text" else None
+        vocab_size = side.llm.llm_engine.vllm_config.model_config.get_vocab_size()
+        documents = Path(job["documents"]) if job["documents"] else None
+
+        def prompts(context: int, count: int) -> list[list[int]]:
+            return prompt_tokens(context, count, vocab_size, tokenizer, documents)
+
+        if lengths := job["first_token"]:
+            seconds = {length: side.seconds_to_first_token(prompts(length, 5)[1:]) for length in lengths}
+            answer(seconds_to_first_token=seconds)
+        for case in job["cases"]:
+            tokens, temperature = prompts(case["context"], case["batch"]), case["temperature"]
+            answer(case=case, measured=side.case(tokens, temperature, job["max_tokens"], job["repeats"]))
+            if job["profile"]:
+                answer(case=case, profile=side.profile(tokens, temperature))
+
+
+def wait_for(turn: Path) -> None:
+    """Wait until that file is there: engines that start together measure one after the other."""
+    parent = os.getppid()
+    while not turn.exists():
+        if os.getppid() != parent:
+            sys.exit("nobody waits for this side any more")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _vllm_models import SHAPES, prompt_tokens, shape_arguments
+from _vllm_models import SHAPES, shape_arguments
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.eval.cost_model import ModelSize
+from vegas_spec.eval.job_process import JobProcess
+from vegas_spec.eval.results import Result, ResultError, ThroughputRow, save
+from vegas_spec.eval.throughput_rows import Shape, vllm_row
+from vegas_spec.eval.variants import Variant
 
 SIDES: dict[str, dict[str, Any] | None] = {
     "stock": None,
@@ -34,27 +40,28 @@ SIDES: dict[str, dict[str, Any] | None] = {
 }
 
 
+PROGRAM = [sys.executable, str(Path(__file__).with_name("_vllm_side.py"))]
+
+
 def main() -> None:
     arguments = parse()
-    if arguments.side:
-        measure(arguments)
-        return
-    from vegas_spec.eval.results import Result, save
-
-    with tempfile.TemporaryDirectory() as folder:
-        running = {}
-        for side in arguments.sides:
-            running[side] = start(side, Path(folder))
-            if not arguments.together:
-                finish({side: running[side]}, Path(folder))
-        finish(running, Path(folder))
-        found = {side: Path(folder, f"{side}.json") for side in arguments.sides}
-        sides = {side: json.loads(path.read_text()) for side, path in found.items() if path.exists()}
+    sides: dict[str, dict[str, Any]] = {}
+    rows = []
+    for side, line in answers(arguments):
+        about = sides.setdefault(side, {"speculative_config": speculative_config(side, arguments)})
+        if "case" not in line:
+            about |= line
+            continue
+        shape = Shape(**line["case"])
+        if "profile" in line:
+            about.setdefault("profile", {})[shape.key] = line["profile"]
+        else:
+            rows.append(row(side, about, shape, line["measured"]))
+            print(side, json.dumps(line), file=sys.stderr, flush=True)
     shared = ("options", "engine", "max_tokens", "repeats", "prompts")
     settings = {name: getattr(arguments, name) for name in shared}
     if arguments.acceptance:
         settings["imposed_acceptance"] = arguments.acceptance
-    rows = [row(side, case, measured) for side, measured in sides.items() for case in measured.pop("cases")]
     name = arguments.shape or Path(arguments.model).name
     result = Result.of_this_run("throughput", name, {**settings, "sides": sides}, rows)
     print(json.dumps(result.to_dict(), indent=1))
@@ -62,50 +69,51 @@ def main() -> None:
         save(result, arguments.out)
 
 
-def row(side: str, case: dict[str, Any], measured: dict[str, Any]) -> Any:
+def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run the sides, and give their names with each line that they answer; one that fails is left out from there on."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not arguments.together:
+            for side in arguments.sides:
+                with JobProcess(side, PROGRAM, job(side, arguments, folder)) as process:
+                    turn(side, folder).touch()
+                    yield from told(side, process)
+            return
+        started = [
+            (side, stack.enter_context(JobProcess(side, PROGRAM, job(side, arguments, folder))))
+            for side in arguments.sides
+        ]
+        lines = {side: told(side, process) for side, process in started}
+        for waiting in lines.values():
+            yield from [line for line in [next(waiting, None)] if line]  # it has started
+        for side, waiting in lines.items():
+            turn(side, folder).touch()
+            yield from waiting
+
+
+def told(side: str, process: JobProcess) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Its lines; the others are not to wait for one that fails."""
+    try:
+        for line in process.lines():
+            yield side, line
+    except ResultError as error:
+        print(error, file=sys.stderr)
+
+
+def turn(side: str, folder: Path) -> Path:
+    """The file whose existence tells a side to measure."""
+    return folder / f"{side}.turn"
+
+
+def row(side: str, about: dict[str, Any], shape: Shape, measured: dict[str, Any]) -> ThroughputRow:
     """A case of a side in the terms of `vegas report`, with what the cost model predicts of it."""
-    from vegas_spec.config import VegasConfig
-    from vegas_spec.eval.bench_throughput import predicted_speedup
-    from vegas_spec.eval.cost_model import ModelSize
-    from vegas_spec.eval.results import ThroughputRow
-
-    speculative = measured["speculative_config"] or {}
-    known = {name: value for name, value in speculative.items() if name in VegasConfig().to_dict()}
-    vegas = speculative.get("method") == "vegas"
-    config = VegasConfig.from_dict(known) if vegas else None
-    prediction = None
-    if config is not None:
-        share = config.budget(case["context"]) / case["context"] if config.policy == "vegas" else 1.0
-        size, gamma = ModelSize(**measured["size"]), config.num_speculative_tokens
-        accepted = case["accepted_per_iteration"]
-        prediction = predicted_speedup(size, case["context"], case["batch"], gamma, accepted, share)
-    return ThroughputRow(
-        policy="full" if side == "stock" else side,
-        config=config.to_dict() if config else speculative,
-        engine="vllm",
-        predicted_speedup=prediction,
-        **case,
-    )
-
-
-def start(side: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a side, which leaves what it measured in ``folder/side.json``; its log goes to stderr."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", str(folder)]
-    environment = {**os.environ, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-    return subprocess.Popen(command, stdout=sys.stderr, env=environment)
-
-
-def finish(running: dict[str, subprocess.Popen[bytes]], folder: Path) -> None:
-    """Wait for sides; the others are not to wait for one that fails."""
-    while any(process.poll() is None for process in running.values()):
-        time.sleep(0.2)
-        for side, process in running.items():
-            if process.poll():
-                (folder / f"{side}.ready").touch()
-                (folder / f"{side}.done").touch()
-    for side, process in running.items():
-        if process.returncode:
-            print(f"{side} failed with exit code {process.returncode}", file=sys.stderr)
+    speculative = about["speculative_config"] or {"method": "vegas", "policy": "full"}
+    if speculative["method"] != "vegas":
+        at = {"context": shape.context, "batch": shape.batch, "temperature": shape.temperature}
+        return ThroughputRow(policy=side, config=speculative, engine="vllm", **at, **measured)
+    known = {name: value for name, value in speculative.items() if name in VegasConfig.__dataclass_fields__}
+    variant = Variant("full" if side == "stock" else side, VegasConfig.from_dict(known))
+    return vllm_row(shape, variant, ModelSize(**about["size"]), measured)
 
 
 def parse() -> argparse.Namespace:
@@ -128,8 +136,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kv-bytes", type=int, help="with --together: size of each engine's KV cache")
     parser.add_argument("--profile", action="store_true", help="also time by kernel and by the host's functions")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if bool(arguments.model) == bool(arguments.shape):
         parser.error("give a model or --shape")
@@ -144,9 +150,41 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def speculative_config(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """What this side asks of vLLM."""
-    asked = SIDES[arguments.side]
+def job(side: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What `_vllm_side.py` is to do for a side."""
+    engine: dict[str, Any] = {
+        "max_model_len": max(context for context, _ in arguments.cases) + arguments.max_tokens + 64,
+        "max_num_seqs": max(batch for _, batch in arguments.cases),
+        "gpu_memory_utilization": 0.92,
+        "speculative_config": speculative_config(side, arguments),
+    }
+    if arguments.together:
+        # vLLM's memory profile would take the other engines' memory for its own.
+        engine |= {"gpu_memory_utilization": 0.9 / len(arguments.sides), "kv_cache_memory_bytes": arguments.kv_bytes}
+    if arguments.shape:
+        engine |= shape_arguments(arguments.shape, folder)
+    else:
+        engine |= {"model": arguments.model, "tokenizer": arguments.tokenizer}
+    return {
+        "engine": engine | arguments.engine,
+        "turn": str(turn(side, folder)),
+        "cases": [
+            {"context": context, "batch": batch, "temperature": temperature}
+            for context, batch in arguments.cases
+            for temperature in arguments.temperatures
+        ],
+        "prompts": arguments.prompts,
+        "documents": str(arguments.documents) if arguments.documents else None,
+        "max_tokens": arguments.max_tokens,
+        "repeats": arguments.repeats,
+        "first_token": arguments.first_token,
+        "profile": arguments.profile,
+    }
+
+
+def speculative_config(side: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What a side asks of vLLM."""
+    asked = SIDES[side]
     if asked is None or asked["method"] != "vegas":
         return asked
     asked = {**asked, **arguments.options}
@@ -158,73 +196,6 @@ def speculative_config(arguments: argparse.Namespace) -> dict[str, Any] | None:
             "synthetic_acceptance_rates": rates,
         }
     return asked
-
-
-def measure(arguments: argparse.Namespace) -> None:
-    """One side, all cases; what is measured is on disk at once."""
-    from _vllm_side import Side
-
-    engine: dict[str, Any] = {
-        "max_model_len": max(context for context, _ in arguments.cases) + arguments.max_tokens + 64,
-        "max_num_seqs": max(batch for _, batch in arguments.cases),
-        "gpu_memory_utilization": 0.92,
-        "speculative_config": speculative_config(arguments),
-    }
-    if arguments.together:
-        # vLLM's memory profile would take the other engines' memory for its own.
-        engine |= {"gpu_memory_utilization": 0.9 / len(arguments.sides), "kv_cache_memory_bytes": arguments.kv_bytes}
-    result: dict[str, Any] = {"speculative_config": engine["speculative_config"], "cases": []}
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.shape:
-            engine |= shape_arguments(arguments.shape, Path(folder))
-        else:
-            engine |= {"model": arguments.model, "tokenizer": arguments.tokenizer}
-        side = Side(engine | arguments.engine)
-    result |= {"size": side.size, "seconds_to_start": side.seconds_to_start, "kv_blocks": side.kv_blocks}
-    tokenizer = side.llm.get_tokenizer() if arguments.prompts == "text" else None
-    vocab_size = side.llm.llm_engine.vllm_config.model_config.get_vocab_size()
-    wait_for_turn(arguments)
-
-    def prompts(context: int, count: int) -> list[list[int]]:
-        return prompt_tokens(context, count, vocab_size, tokenizer, arguments.documents)
-
-    if arguments.first_token:
-        result["seconds_to_first_token"] = {
-            length: side.seconds_to_first_token(prompts(length, 5)[1:]) for length in arguments.first_token
-        }
-    for context, batch in arguments.cases:
-        for temperature in arguments.temperatures:
-            tokens = prompts(context, batch)
-            case = {"context": context, "batch": batch, "temperature": temperature}
-            case |= side.case(tokens, temperature, arguments.max_tokens, arguments.repeats)
-            result["cases"].append(case)
-            if arguments.profile:
-                profile = result.setdefault("profile", {})
-                profile[f"{context} x {batch}, temperature {temperature}"] = side.profile(tokens, temperature)
-            print(arguments.side, json.dumps(case), file=sys.stderr, flush=True)
-            write(arguments.folder / f"{arguments.side}.json", result)
-    (arguments.folder / f"{arguments.side}.done").touch()
-
-
-def write(path: Path, result: dict[str, Any]) -> None:
-    """All or nothing."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(result))
-    new.rename(path)
-
-
-def wait_for_turn(arguments: argparse.Namespace) -> None:
-    """Engines that start together measure one after the other, the first when all have started."""
-    if not arguments.together:
-        return
-    (arguments.folder / f"{arguments.side}.ready").touch()
-    before = arguments.sides[: arguments.sides.index(arguments.side)]
-    awaited = [f"{side}.ready" for side in arguments.sides] + [f"{side}.done" for side in before]
-    deadline = time.monotonic() + 900
-    while not all((arguments.folder / name).exists() for name in awaited):
-        if time.monotonic() > deadline:
-            raise TimeoutError("another side did not start, or did not finish, in time")
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _vllm_models import prompt_tokens
+from _vllm_prompts import prompt_tokens
 
 TIE = 0.25
 """Of the difference of two log-probabilities, which is that of the logits."""

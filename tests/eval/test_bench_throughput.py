@@ -17,11 +17,12 @@ from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.config import ConfigError
 from vegas_spec.eval import bench_throughput, decode_speed, vllm_side, vllm_speed
-from vegas_spec.eval.bench_throughput import Shape, measure_vllm, predicted_speedup
+from vegas_spec.eval.bench_throughput import measure_vllm
 from vegas_spec.eval.cost_model import ModelSize
 from vegas_spec.eval.decode_speed import decode_run
 from vegas_spec.eval.journal import Journal
 from vegas_spec.eval.results import ResultError, load
+from vegas_spec.eval.throughput_rows import Shape, predicted_speedup
 from vegas_spec.eval.variants import variants
 from vegas_spec.eval.vllm_side import Case, SideMeasurement, measure_side, speculative_config
 

@@ -15,7 +15,7 @@ from vegas_spec import LLM, config_file
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.config import VegasConfig
-from vegas_spec.eval import workload_speed
+from vegas_spec.eval import embedded_speed
 from vegas_spec.eval.cost_model import Costs, DraftLine, ModelSize, expected_accepted, memory_bound
 from vegas_spec.eval.results import load
 from vegas_spec.eval.tuning import BUDGETS, GAMMAS, Measurement, Tuner
@@ -152,7 +152,7 @@ def test_tune_writes_a_config_that_generate_takes(
 ) -> None:
     out, result = tmp_path / "tuned.toml", tmp_path / "tuning.json"
     command = ["tune", chat_model, *TUNE, "--out", str(out), "--result", str(result)]
-    honest, calls = workload_speed.decode_run, list[Any]()
+    honest, calls = embedded_speed.decode_run, list[Any]()
 
     def interrupted(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -160,7 +160,7 @@ def test_tune_writes_a_config_that_generate_takes(
             raise KeyboardInterrupt
         return honest(*arguments)
 
-    monkeypatch.setattr(workload_speed, "decode_run", interrupted)
+    monkeypatch.setattr(embedded_speed, "decode_run", interrupted)
     assert run(app, command) == 130
     assert "2 measurements are kept" in " ".join(capsys.readouterr().err.split())
     assert run(app, command) == 0

@@ -61,6 +61,7 @@ def throughput(
     from vegas_spec.eval import bench_throughput as bench
     from vegas_spec.eval.environment import hardware
     from vegas_spec.eval.results import Result
+    from vegas_spec.eval.throughput_rows import Shape
     from vegas_spec.eval.variants import variants
     from vegas_spec.eval.vllm_side import check_vllm
     from vegas_spec.eval.workloads import Encoder, parse
@@ -76,7 +77,7 @@ def throughput(
         kv_budget_min=kv_budget_min,
     )
     shapes = [
-        bench.Shape(context, batch, temperature)
+        Shape(context, batch, temperature)
         for context in runs.numbers(contexts, "--contexts", int)
         for batch in runs.numbers(batches, "--batches", int)
         for temperature in runs.numbers(temperatures, "--temperatures", float)

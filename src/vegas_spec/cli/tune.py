@@ -140,7 +140,7 @@ def tune(
 
         settings["engine_args"] = arguments
     else:
-        from vegas_spec.eval.workload_speed import WorkloadSpeed
+        from vegas_spec.eval.embedded_speed import EmbeddedSpeed
 
         llm = flags.load(
             model,
@@ -156,7 +156,7 @@ def tune(
         texts = texts_for(Encoder.of(llm), llm.max_model_len)
 
         def measure_with(journal: Journal, watch: Watch, most: int) -> Measure:
-            return WorkloadSpeed(llm, [each.prompt for each in texts], params, repeats, journal, watch, most)
+            return EmbeddedSpeed(llm, [each.prompt for each in texts], params, repeats, journal, watch, most)
 
         settings["dtype"] = str(llm.model.dtype).removeprefix("torch.")
         settings |= {"device": str(llm.model.device), "attention": attention}

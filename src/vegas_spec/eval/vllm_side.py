@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +11,8 @@ from typing import Any
 
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.eval.cost_model import ModelSize
-from vegas_spec.eval.results import ResultError
+from vegas_spec.eval.job_process import JobProcess
 from vegas_spec.vllm.options import split_options
-
-_POLL_SECONDS = 0.1
-_TOLD_LINES = 15
 
 
 @dataclass(frozen=True)
@@ -100,66 +91,16 @@ def measure_side(
         If the process fails, with the end of its log.
 
     """
-    with tempfile.TemporaryDirectory() as folder:
-        job, out = Path(folder, "job.json"), Path(folder, "out.jsonl")
-        out.touch()
-        described = [{"key": each.key, "prompts": each.prompts, "temperature": each.temperature} for each in cases]
-        job.write_text(
-            json.dumps(
-                {
-                    "engine": dict(engine),
-                    "cases": described,
-                    "max_tokens": max_tokens,
-                    "repeats": repeats,
-                    "out": str(out),
-                }
-            ),
-            encoding="utf-8",
-        )
-        with log.open("ab") as messages:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "vegas_spec.vllm.decode_speed", str(job)],
-                stdout=messages,
-                stderr=subprocess.STDOUT,
-                # Timers are functions of ours that run on vLLM's workers.
-                env={**os.environ, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
-            )
-        with _ended(process):
-            for line in _lines(process, out):
-                if "size" in line:
-                    yield ModelSize(**line["size"])
-                else:
-                    yield line["key"], SideMeasurement(**line["measured"])
-        if process.returncode:
-            text = log.read_text(encoding="utf-8", errors="replace").rstrip()
-            end = "\n".join(text.splitlines()[-_TOLD_LINES:])
-            raise ResultError(f"vLLM ended with exit code {process.returncode}; its log, {log}, ends with:\n{end}")
+    job = {
+        "engine": dict(engine),
+        "cases": [{"key": each.key, "prompts": each.prompts, "temperature": each.temperature} for each in cases],
+        "max_tokens": max_tokens,
+        "repeats": repeats,
+    }
+    with JobProcess("vLLM", [sys.executable, "-m", "vegas_spec.vllm.decode_speed"], job, log) as process:
+        for line in process.lines():
+            if "size" in line:
+                yield ModelSize(**line["size"])
+            else:
+                yield line["key"], SideMeasurement(**line["measured"])
     log.unlink()
-
-
-def _lines(process: subprocess.Popen[bytes], out: Path) -> Iterator[dict[str, Any]]:
-    """Whole lines of a file that a process is writing, until it has ended."""
-    with out.open(encoding="utf-8") as file:
-        rest = ""
-        while True:
-            over = process.poll() is not None
-            *whole, rest = (rest + file.read()).split("\n")
-            yield from map(json.loads, whole)
-            if over:
-                return
-            time.sleep(_POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Let the process end its own processes, too, if we are interrupted."""
-    try:
-        yield
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()

@@ -10,11 +10,12 @@ request's end. A first short run warms up and leaves the prompts in the prefix c
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,20 +101,27 @@ class Side:
         }
 
 
-def main(path: str) -> None:
-    """Run a job."""
+@contextlib.contextmanager
+def job_of(path: str) -> Iterator[tuple[dict[str, Any], Callable[..., None]]]:
+    """Read a job, and give with it what answers: the named arguments of each call become a line of ``out``."""
     job = json.loads(Path(path).read_text(encoding="utf-8"))
     with Path(job["out"]).open("a", encoding="utf-8") as out:
 
-        def say(**fields: Any) -> None:
+        def answer(**fields: Any) -> None:
             out.write(json.dumps(fields) + "\n")
             out.flush()
 
+        yield job, answer
+
+
+def main(path: str) -> None:
+    """Run a job."""
+    with job_of(path) as (job, answer):
         side = Side(job["engine"])
-        say(size=side.size)
+        answer(size=side.size)
         for case in job["cases"]:
             measured = side.case(case["prompts"], case["temperature"], job["max_tokens"], job["repeats"])
-            say(key=case["key"], measured=measured)
+            answer(key=case["key"], measured=measured)
 
 
 if __name__ == "__main__":

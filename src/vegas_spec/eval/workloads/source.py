@@ -73,10 +73,15 @@ def source_tokens(encoder: Encoder, count: int, number: int) -> tuple[list[int],
 
 
 def _modules_from(number: int) -> Iterator[Path]:
-    """Modules of some length, round and round, in an order that is the same everywhere."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    modules = sorted(path for path in library.glob("[a-z]*.py") if path.stat().st_size > 20_000)
+    """Modules round and round, in an order that is the same everywhere."""
+    modules = source_modules()
     at = number * 7
     while True:
         yield modules[at % len(modules)]
         at += 1
+
+
+def source_modules() -> list[Path]:
+    """List the modules of some length, in an order that is the same everywhere."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    return sorted(path for path in library.glob("[a-z]*.py") if path.stat().st_size > 20_000)
