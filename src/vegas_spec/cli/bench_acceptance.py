@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 def acceptance(
     model: flags.ModelArgument,
-    workload: runs.WorkloadOption = None,
+    workload: runs.Workloads = None,
     policies: Annotated[
         str, typer.Option("--policies", help="By commas; each may set options: vegas,vegas:rows=all:score=logit.")
     ] = "vegas",
-    budgets: Annotated[str, typer.Option("--budgets", help="Values of kv_budget, by commas.")] = "0.05",
-    gammas: Annotated[str, typer.Option("--gammas", help="Drafted tokens per iteration, by commas.")] = "6",
+    budgets: runs.Budgets = "0.05",
+    gammas: runs.Gammas = "6",
     one_at_a_time: Annotated[
         bool, typer.Option("--one-at-a-time", help="Vary budget and gamma from the first of each, not all pairs.")
     ] = False,
     prompts: Annotated[int, typer.Option("--prompts", help="Of each workload.")] = 8,
-    min_prompt_tokens: Annotated[int | None, typer.Option("--min-prompt-tokens", help="Of each prompt.")] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option("--max-prompt-tokens", help="Of each prompt.")] = None,
+    min_prompt_tokens: runs.MinPromptTokens = None,
+    max_prompt_tokens: runs.MaxPromptTokens = None,
     batch: Annotated[int, typer.Option("--batch", help="Prompts that run at once.")] = 8,
     trace: Annotated[
         int,

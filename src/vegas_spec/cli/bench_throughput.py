@@ -22,21 +22,17 @@ if TYPE_CHECKING:
 
 def throughput(
     model: flags.ModelArgument,
-    engine: Annotated[str, typer.Option("--engine", help="embedded, or vllm (each side in a process of its own).")] = (
-        "embedded"
-    ),
+    engine: runs.Engine = "embedded",
     policies: Annotated[
         str,
         typer.Option("--policies", help="By commas, as for acceptance; full is plain decoding, in vLLM stock vLLM."),
     ] = "full,vegas",
-    budgets: Annotated[str, typer.Option("--budgets", help="Values of kv_budget, by commas.")] = "0.05",
-    gammas: Annotated[str, typer.Option("--gammas", help="Drafted tokens per iteration, by commas.")] = "6",
+    budgets: runs.Budgets = "0.05",
+    gammas: runs.Gammas = "6",
     contexts: Annotated[str, typer.Option("--contexts", help="Prompt tokens per request, by commas.")] = "8192",
     batches: Annotated[str, typer.Option("--batches", help="Requests at once, by commas.")] = "1",
     temperatures: Annotated[str, typer.Option("--temperatures", help="By commas; 0 is greedy.")] = "0",
-    workload: Annotated[
-        str, typer.Option("--workload", metavar="NAME[:KEY=VALUE,...]", help="What the prompts are.")
-    ] = "source",
+    workload: runs.Workload = "source",
     repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each side at each shape.")] = 3,
     max_tokens: flags.MaxTokens = 128,
     kv_budget_min: flags.KvBudgetMin = 256,
@@ -107,9 +103,8 @@ def throughput(
         place = flags.place_of(model, console)
         encoder = Encoder(load_tokenizer(place, revision), model)
         lengths = longest + max_tokens + 64
-        vllm_args = {"model": place, "dtype": dtype, "max_model_len": lengths, "max_num_seqs": most, **arguments}
-        vllm_args |= {"revision": revision} if revision else {}
-        vllm_args |= {"hf_overrides": flags.read_json_object("--hf-overrides", hf_overrides)} if hf_overrides else {}
+        more = {"max_model_len": lengths, "max_num_seqs": most, **arguments}
+        vllm_args = runs.vllm_arguments(place, dtype, revision, hf_overrides, more)
         settings["engine_args"] = arguments
     else:
         llm = flags.load(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from vegas_spec.cli import options as flags
 from vegas_spec.cli.errors import UsageError
 from vegas_spec.doctor import Check, Facts, Status, run_checks, verdict
 
@@ -28,7 +29,7 @@ def doctor(
         str | None,
         typer.Option("--model", help="Model of the self-test: hub id or folder (default: a tiny random one)."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: flags.Json = False,
 ) -> None:
     """Say what is installed and what can run here; exit code 1 if something that is needed is missing."""
     if model is not None and not self_test:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from vegas_spec.cli import options as flags
+from vegas_spec.cli import prompts
 from vegas_spec.cli.display import LEGEND, TokenPrinter, summary, token_bar, watch_prefill
 from vegas_spec.cli.errors import INTERRUPTED
 
@@ -21,12 +22,10 @@ if TYPE_CHECKING:
 def generate(
     context: typer.Context,
     model: flags.ModelArgument,
-    dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
-    prompt_file: Annotated[str | None, typer.Option("--prompt-file", help="A text file that holds the prompt.")] = None,
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
-    ] = None,
+    dash: prompts.Dash = None,
+    prompt: prompts.Prompt = None,
+    prompt_file: prompts.PromptFile = None,
+    chat: prompts.Chat = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Print text as it comes.")] = True,
     show: Annotated[bool, typer.Option("--show", help="Colour tokens: accepted, corrected, bonus.")] = False,
     as_json: flags.Json = False,
@@ -76,7 +75,7 @@ def generate(
         stop_token_ids=tuple(stop_token_ids or ()),
         ignore_eos=ignore_eos,
     )
-    text = flags.read_prompt(prompt, prompt_file, dash)
+    text = prompts.read_prompt(prompt, prompt_file, dash)
     llm = flags.load(
         model,
         console,
@@ -87,7 +86,7 @@ def generate(
         max_model_len=max_model_len,
         **flags.drafting(context, config, model, console),
     )
-    run(llm, flags.make_prompt(llm, text, chat), params, console, as_json=as_json, stream=stream, show=show)
+    run(llm, prompts.make_prompt(llm, text, chat), params, console, as_json=as_json, stream=stream, show=show)
 
 
 def run(

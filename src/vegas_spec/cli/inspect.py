@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from vegas_spec.cli import options as flags
-from vegas_spec.cli import runs
+from vegas_spec.cli import prompts, runs
 from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.errors import UsageError
 from vegas_spec.cli.pages import need, write_page
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 def inspect(
     context: typer.Context,
     model: flags.ModelArgument,
-    dash: Annotated[str | None, typer.Argument(metavar="[-]", help="- reads the prompt from standard input.")] = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The prompt itself.")] = None,
-    prompt_file: Annotated[str | None, typer.Option("--prompt-file", help="A text file that holds the prompt.")] = None,
+    dash: prompts.Dash = None,
+    prompt: prompts.Prompt = None,
+    prompt_file: prompts.PromptFile = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("inspect.html"),
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
-    ] = None,
+    chat: prompts.Chat = None,
     as_json: flags.Json = False,
     max_tokens: flags.MaxTokens = 128,
     ignore_eos: flags.IgnoreEos = False,
@@ -61,7 +59,7 @@ def inspect(
 
     console = Console(stderr=True)
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=ignore_eos)
-    text = flags.read_prompt(prompt, prompt_file, dash)
+    text = prompts.read_prompt(prompt, prompt_file, dash)
     llm = flags.load(
         model,
         console,
@@ -82,7 +80,7 @@ def inspect(
             else:
                 bar.update(task, completed=update.prefilled, total=len(update.output.prompt_token_ids))
 
-        found = observe(llm, flags.make_prompt(llm, text, chat), params, watch)
+        found = observe(llm, prompts.make_prompt(llm, text, chat), params, watch)
     html = inspection_page(found)
     write_page(html, output)
     figures = found.to_dict()

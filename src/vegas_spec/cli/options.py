@@ -1,10 +1,11 @@
-"""Flags that several subcommands share; each carries the name of the API's own option."""
+"""Flags that several subcommands share; each carries the name of the API's own option.
+
+`vegas serve`, whose flags have no defaults of their own, takes those in capitals with a type of its own.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,10 +45,10 @@ MaxModelLen = Annotated[
     typer.Option("--max-model-len", help="Most tokens of prompt and output together.", rich_help_panel=_MODEL),
 ]
 
-NumSpeculativeTokens = Annotated[
-    int,
-    typer.Option("--num-speculative-tokens", help="Drafted tokens per iteration, 1 to 16.", rich_help_panel=_METHOD),
-]
+NUM_SPECULATIVE_TOKENS: Any = typer.Option(
+    "--num-speculative-tokens", help="Drafted tokens per iteration, 1 to 16.", rich_help_panel=_METHOD
+)
+NumSpeculativeTokens = Annotated[int, NUM_SPECULATIVE_TOKENS]
 Policy = Annotated[
     str,
     typer.Option(
@@ -56,22 +57,21 @@ Policy = Annotated[
         rich_help_panel=_METHOD,
     ),
 ]
-KvBudget = Annotated[
-    float, typer.Option("--kv-budget", help="Share of the context that a draft step reads.", rich_help_panel=_METHOD)
-]
-KvBudgetMin = Annotated[int, typer.Option("--kv-budget-min", help="Fewest entries it reads.", rich_help_panel=_METHOD)]
-KvBudgetMax = Annotated[
-    int | None, typer.Option("--kv-budget-max", help="Most entries it reads.", rich_help_panel=_METHOD)
-]
-Score = Annotated[
-    str, typer.Option("--score", help="Rank entries by softmax weight or by logit.", rich_help_panel=_METHOD)
-]
+KV_BUDGET: Any = typer.Option(
+    "--kv-budget", help="Share of the context that a draft step reads.", rich_help_panel=_METHOD
+)
+KvBudget = Annotated[float, KV_BUDGET]
+KV_BUDGET_MIN: Any = typer.Option("--kv-budget-min", help="Fewest entries it reads.", rich_help_panel=_METHOD)
+KvBudgetMin = Annotated[int, KV_BUDGET_MIN]
+KV_BUDGET_MAX: Any = typer.Option("--kv-budget-max", help="Most entries it reads.", rich_help_panel=_METHOD)
+KvBudgetMax = Annotated[int | None, KV_BUDGET_MAX]
+SCORE: Any = typer.Option("--score", help="Rank entries by softmax weight or by logit.", rich_help_panel=_METHOD)
+Score = Annotated[str, SCORE]
 Rows = Annotated[
     str, typer.Option("--rows", help="Verified rows that score: ends, all or last.", rich_help_panel=_METHOD)
 ]
-Granularity = Annotated[
-    str, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
-]
+GRANULARITY: Any = typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
+Granularity = Annotated[str, GRANULARITY]
 
 Adaptive = Annotated[
     bool,
@@ -187,67 +187,3 @@ def drafting(context: typer.Context, config: Path | None, model: str, console: C
         console.print(f"vegas: warning: {config}: {warning}", style="yellow", highlight=False, markup=False)
     given = {name for name in options if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
     return {**options, **{name: value for name, value in content.options.items() if name not in given}}
-
-
-def read_prompt(prompt: str | None, prompt_file: str | None, dash: str | None) -> str:
-    """Take the prompt from the one place that was given: a flag, a file, or standard input.
-
-    Raises
-    ------
-    UsageError
-        If none or several were given, or what was given is empty or cannot be read as text.
-
-    """
-    if dash is not None and dash != "-":
-        raise UsageError(f"a prompt is given with --prompt or --prompt-file, or - for standard input; got {dash!r}")
-    given = [place for place in (prompt, prompt_file, dash) if place is not None]
-    if len(given) != 1:
-        raise UsageError(
-            f"give one prompt: --prompt TEXT, --prompt-file FILE, or - for standard input; got {len(given)}"
-        )
-    if prompt is not None:
-        return check_text(prompt)
-    if dash == "-" or prompt_file == "-":
-        return check_text(_read_stdin())
-    return check_text(read_text(Path(str(prompt_file))))
-
-
-def check_text(text: str) -> str:
-    """Give a prompt back, or refuse it if it is empty or holds bytes that are no text."""
-    if not text:
-        raise UsageError("the prompt is empty; it needs at least one token")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError(f"the prompt is not UTF-8 text (character {error.start})") from error
-    return text
-
-
-def _read_stdin() -> str:
-    if sys.stdin is None:
-        raise UsageError("standard input is closed; give the prompt with --prompt or --prompt-file")
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # whatever the locale, as for a file
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"standard input is not UTF-8 text (byte {error.start})") from error
-    except OSError as error:
-        raise UsageError(f"cannot read standard input: {error.strerror}") from error
-
-
-def read_text(path: Path) -> str:
-    """Read a UTF-8 file, or say in one sentence why not."""
-    try:
-        return path.expanduser().read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-
-
-def make_prompt(llm: LLM, text: str, chat: bool | None) -> Any:
-    """Turn text into a prompt: by the chat template if wanted, or if not said otherwise and the model has one."""
-    if chat is None:
-        chat = llm.has_chat_template
-    return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text

@@ -39,14 +39,22 @@ EngineArgs = Annotated[
     str,
     typer.Option("--engine-args", help="JSON, further arguments of vllm.LLM.", rich_help_panel="Loading"),
 ]
-WorkloadOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--workload",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="source, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl; may be repeated.",
-    ),
+Engine = Annotated[
+    str, typer.Option("--engine", help="embedded, or vllm (in a process of its own for each side or setting).")
 ]
+_WORKLOADS = "source, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl"
+_WORKLOAD_FORM = "NAME[:KEY=VALUE,...]"
+Workload = Annotated[
+    str, typer.Option("--workload", metavar=_WORKLOAD_FORM, help=f"What the prompts are: {_WORKLOADS}.")
+]
+Workloads = Annotated[
+    list[str] | None,
+    typer.Option("--workload", metavar=_WORKLOAD_FORM, help=f"What the prompts are: {_WORKLOADS}; may be repeated."),
+]
+Budgets = Annotated[str, typer.Option("--budgets", help="Values of kv_budget, by commas.")]
+Gammas = Annotated[str, typer.Option("--gammas", help="Drafted tokens per iteration, by commas.")]
+MinPromptTokens = Annotated[int | None, typer.Option("--min-prompt-tokens", help="Of each prompt.")]
+MaxPromptTokens = Annotated[int | None, typer.Option("--max-prompt-tokens", help="Of each prompt.")]
 
 _SILENT_SECONDS = 30.0
 
@@ -211,3 +219,15 @@ def read_engine_args(engine: str, text: str) -> dict[str, Any]:
     if arguments and engine != "vllm":
         raise UsageError("--engine-args are vLLM's; give --engine vllm, or leave them out")
     return arguments
+
+
+def vllm_arguments(
+    place: str, dtype: str, revision: str | None, hf_overrides: str | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Gather the arguments of `vllm.LLM` that the flags of loading stand for, and what else was given."""
+    arguments: dict[str, Any] = {"model": place, "dtype": dtype}
+    if revision:
+        arguments["revision"] = revision
+    if hf_overrides:
+        arguments["hf_overrides"] = read_json_object("--hf-overrides", hf_overrides)
+    return {**arguments, **more}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vegas_spec.cli import options as flags
 from vegas_spec.cli.progress import fetch_showing_progress
 from vegas_spec.models import known_models
 
@@ -18,35 +19,19 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def serve(
     context: typer.Context,
-    num_speculative_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--num-speculative-tokens", help="Drafted tokens per verification, 1 to 16.", rich_help_panel=_METHOD
-        ),
-    ] = None,
+    num_speculative_tokens: Annotated[int | None, flags.NUM_SPECULATIVE_TOKENS] = None,
     policy: Annotated[
         str | None,
         typer.Option("--policy", help="Who chooses what drafts read; see docs/options.md.", rich_help_panel=_METHOD),
     ] = None,
-    kv_budget: Annotated[
-        float | None,
-        typer.Option("--kv-budget", help="Share of the context that a draft step reads.", rich_help_panel=_METHOD),
-    ] = None,
-    kv_budget_min: Annotated[
-        int | None, typer.Option("--kv-budget-min", help="Fewest entries it reads.", rich_help_panel=_METHOD)
-    ] = None,
-    kv_budget_max: Annotated[
-        int | None, typer.Option("--kv-budget-max", help="Most entries it reads.", rich_help_panel=_METHOD)
-    ] = None,
-    score: Annotated[
-        str | None, typer.Option("--score", help="Rank entries by softmax weight or by logit.", rich_help_panel=_METHOD)
-    ] = None,
+    kv_budget: Annotated[float | None, flags.KV_BUDGET] = None,
+    kv_budget_min: Annotated[int | None, flags.KV_BUDGET_MIN] = None,
+    kv_budget_max: Annotated[int | None, flags.KV_BUDGET_MAX] = None,
+    score: Annotated[str | None, flags.SCORE] = None,
     rows: Annotated[
         str | None, typer.Option("--rows", help="Verified rows that score: ends or all.", rich_help_panel=_METHOD)
     ] = None,
-    granularity: Annotated[
-        str | None, typer.Option("--granularity", help="One set per kv_head, or per layer.", rich_help_panel=_METHOD)
-    ] = None,
+    granularity: Annotated[str | None, flags.GRANULARITY] = None,
     fall_back: Annotated[
         bool | None,
         typer.Option(

@@ -23,20 +23,13 @@ if TYPE_CHECKING:
 
 def tune(
     model: flags.ModelArgument,
-    workload: Annotated[
-        str,
-        typer.Option(
-            "--workload",
-            metavar="NAME[:KEY=VALUE,...]",
-            help="What to tune on: source, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl.",
-        ),
-    ] = "source",
-    engine: Annotated[str, typer.Option("--engine", help="embedded, or vllm.")] = "embedded",
+    workload: runs.Workload = "source",
+    engine: runs.Engine = "embedded",
     budgets: Annotated[str | None, typer.Option("--budgets", help="What step 1 tries, by commas.")] = None,
     gammas: Annotated[str | None, typer.Option("--gammas", help="What step 2 tries, by commas.")] = None,
     prompts: Annotated[int, typer.Option("--prompts", help="Run as one batch.")] = 4,
-    min_prompt_tokens: Annotated[int | None, typer.Option("--min-prompt-tokens", help="Of each prompt.")] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option("--max-prompt-tokens", help="Of each prompt.")] = None,
+    min_prompt_tokens: runs.MinPromptTokens = None,
+    max_prompt_tokens: runs.MaxPromptTokens = None,
     repeats: Annotated[int, typer.Option("--repeats", help="Timed runs of each setting.")] = 3,
     policy: flags.Policy = "vegas",
     num_speculative_tokens: Annotated[
@@ -128,11 +121,8 @@ def tune(
         context = max_model_len or read_context_length(place, revision)
         texts = texts_for(Encoder(load_tokenizer(place, revision), model), context)
         tokens = [each.prompt["prompt_token_ids"] for each in texts]
-        vllm_args: dict[str, Any] = {"model": place, "dtype": dtype, "max_num_seqs": len(texts)}
-        vllm_args |= {"max_model_len": min(context, max(map(len, tokens)) + max_tokens + 64)}
-        vllm_args |= {"revision": revision} if revision else {}
-        vllm_args |= {"hf_overrides": flags.read_json_object("--hf-overrides", hf_overrides)} if hf_overrides else {}
-        vllm_args |= arguments
+        limits = {"max_model_len": min(context, max(map(len, tokens)) + max_tokens + 64), "max_num_seqs": len(texts)}
+        vllm_args = runs.vllm_arguments(place, dtype, revision, hf_overrides, {**limits, **arguments})
         log = result.with_name(f"{result.name}.vllm.log")
 
         def measure_with(journal: Journal, watch: Watch, most: int) -> Measure:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from vegas_spec.cli import options as flags
+from vegas_spec.cli import prompts
 from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.errors import UsageError
 
@@ -28,9 +29,7 @@ def verify(
     prompt_tokens: Annotated[
         int, typer.Option("--prompt-tokens", help="Length of the built-in prompt, used if none is given.")
     ] = 2048,
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Use the model's chat template (default: if it has one).")
-    ] = None,
+    chat: prompts.Chat = None,
     as_json: flags.Json = False,
     max_tokens: flags.MaxTokens = 64,
     num_speculative_tokens: flags.NumSpeculativeTokens = 6,
@@ -58,7 +57,7 @@ def verify(
 
     SamplingParams(max_tokens=max_tokens)
     console = Console(stderr=True)
-    texts = [flags.check_text(text) for text in (*(prompt or ()), *map(flags.read_text, prompt_file or ()))]
+    texts = [prompts.check_text(text) for text in (*(prompt or ()), *map(prompts.read_text, prompt_file or ()))]
     llm = flags.load(
         model,
         console,
@@ -69,7 +68,7 @@ def verify(
         max_model_len=max_model_len,
         **flags.drafting(context, config, model, console),
     )
-    prompts = [flags.make_prompt(llm, text, chat) for text in texts] or [_own_prompt(llm, prompt_tokens)]
+    asked = [prompts.make_prompt(llm, text, chat) for text in texts] or [_own_prompt(llm, prompt_tokens)]
     with token_bar(console) as bar:
         task = bar.add_task("")
         seen: dict[tuple[str, str], int] = {}
@@ -82,9 +81,9 @@ def verify(
                 bar.update(task, description=f"{run}: reading", completed=update.prefilled, total=total)
             else:
                 done = sum(tokens for (name, _), tokens in seen.items() if name == run)
-                bar.update(task, description=f"{run}: decoding", completed=done, total=max_tokens * len(prompts))
+                bar.update(task, description=f"{run}: decoding", completed=done, total=max_tokens * len(asked))
 
-        report = compare(llm.with_config(policy="full"), llm, prompts, max_tokens, watch)
+        report = compare(llm.with_config(policy="full"), llm, asked, max_tokens, watch)
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
     else:
