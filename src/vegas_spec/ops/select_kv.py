@@ -28,6 +28,7 @@ def select_kv(
     score: Score,
     positions: Tensor | None = None,
     tail: int = 0,
+    validate: bool = True,
 ) -> Tensor:
     """Choose each request's ``counts[b]`` best positions of ``[0, prefix_lens[b])``, and say where the cache has them.
 
@@ -62,6 +63,8 @@ def select_kv(
     tail : int
         Positions after the prefix to append: ``2 * gamma + 1`` reach to the end of the draft. Slots of blocks that the
         block table does not have become 0.
+    validate : bool
+        As in `verify_attention`.
 
     Returns
     -------
@@ -73,24 +76,24 @@ def select_kv(
     Safe in CUDA graphs, deterministic, allocates nothing. On a CPU the plain-torch `reference` runs.
 
     """
-    batch, device = counts.shape[0], plan.levels.device
-    if batch > plan.max_requests:
-        raise refuse("counts", f"of at most {plan.max_requests} requests", batch)
-    if plan.score_capacity == 0:
-        raise refuse("plan", "one with score_capacity", 0)
-    check_choice("score", score, tuple(STEPS))
-    check_tensor("counts", counts, (batch,), (torch.int32,), device)
-    check_contiguous("counts", counts)
-    check_tensor("block_table", block_table, (batch, None), (torch.int32,), device)
-    check_last_dim("block_table", block_table)
-    for name, tensor in (("slots", slots), ("positions", positions)):
-        if tensor is not None:
-            check_tensor(
-                name, tensor, (batch, plan.groups, None if name == "slots" else slots.shape[2]), (torch.int32,), device
-            )
-            check_contiguous(name, tensor)
-    if tail < 0 or tail > slots.shape[2]:
-        raise refuse("tail", "from 0 to the width of slots", tail)
+    if validate:
+        batch, device = counts.shape[0], plan.levels.device
+        if batch > plan.max_requests:
+            raise refuse("counts", f"of at most {plan.max_requests} requests", batch)
+        if plan.score_capacity == 0:
+            raise refuse("plan", "one with score_capacity", 0)
+        check_choice("score", score, tuple(STEPS))
+        check_tensor("counts", counts, (batch,), (torch.int32,), device)
+        check_contiguous("counts", counts)
+        check_tensor("block_table", block_table, (batch, None), (torch.int32,), device)
+        check_last_dim("block_table", block_table)
+        for name, tensor in (("slots", slots), ("positions", positions)):
+            if tensor is not None:
+                width = None if name == "slots" else slots.shape[2]
+                check_tensor(name, tensor, (batch, plan.groups, width), (torch.int32,), device)
+                check_contiguous(name, tensor)
+        if tail < 0 or tail > slots.shape[2]:
+            raise refuse("tail", "from 0 to the width of slots", tail)
     torch.ops.vegas_spec.select_kv(
         plan.levels, plan.histogram, plan.programs, plan.tile_starts, plan.prefix_lens, plan.score_offsets,
         counts, block_table, slots, positions, block_size, tail, score, plan.tuning.tile,

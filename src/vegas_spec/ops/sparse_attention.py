@@ -93,6 +93,7 @@ def sparse_attention(
     sinks: Tensor | None = None,
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """Attend from one query row per request to the first entries of its list.
 
@@ -120,7 +121,7 @@ def sparse_attention(
         Not used by another stream at the same time.
     out : Tensor
         Written; like `query`, must not overlap it.
-    scale, softcap, sinks, key_scale, value_scale
+    scale, softcap, sinks, key_scale, value_scale, validate
         As in `verify_attention`.
 
     Returns
@@ -134,38 +135,40 @@ def sparse_attention(
     tensors. On a CPU the plain-torch `reference` runs.
 
     """
-    (batch, heads, head_dim), device = query.shape, query.device
-    dtypes = HALVES if device.type == "cuda" else FLOATS
-    shape = (None, workspace.num_heads, workspace.head_dim)
-    check_tensor("query", query, shape, dtypes, workspace.arrivals.device)
-    check_last_dim("query", query)
-    check_cache(key_cache, value_cache, workspace.num_kv_heads, head_dim, query)
-    kv_heads = workspace.num_kv_heads
-    if batch * kv_heads > workspace.arrivals.shape[0]:
-        raise refuse("query", f"of at most {workspace.arrivals.shape[0] // kv_heads} requests", batch)
-    if slots.dim() != 3 or slots.shape[1] not in (1, kv_heads):
-        raise refuse("slots", f"of shape [{batch}, 1 or {kv_heads}, any]", list(slots.shape))
-    check_tensor("slots", slots, (batch, None, None), (torch.int32,), device)
-    check_contiguous("slots", slots)
-    check_tensor("seq_lens", seq_lens, (batch,), (torch.int32,), device)
-    for name, tensor in (("counts", counts), ("prefix_lens", prefix_lens)):
-        check_tensor(name, tensor[:batch], (batch,), (torch.int32,), device)
-        check_contiguous(name, tensor)
-    check_tensor("out", out, query.shape, (query.dtype,), device)
-    check_last_dim("out", out)
-    if softcap is not None and not softcap > 0:
-        raise refuse("softcap", "positive", softcap)
-    if sinks is not None:
-        check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
-        check_contiguous("sinks", sinks)
-    for name, scale_tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
-        if scale_tensor is not None:
-            check_tensor(name, scale_tensor.reshape(-1), (1,), (torch.float32,), device)
-    tuning = workspace.tuning(batch * kv_heads)
+    if validate:
+        (batch, heads, head_dim), device = query.shape, query.device
+        dtypes = HALVES if device.type == "cuda" else FLOATS
+        shape = (None, workspace.num_heads, workspace.head_dim)
+        check_tensor("query", query, shape, dtypes, workspace.arrivals.device)
+        check_last_dim("query", query)
+        check_cache(key_cache, value_cache, workspace.num_kv_heads, head_dim, query)
+        kv_heads = workspace.num_kv_heads
+        if batch * kv_heads > workspace.arrivals.shape[0]:
+            raise refuse("query", f"of at most {workspace.arrivals.shape[0] // kv_heads} requests", batch)
+        if slots.dim() != 3 or slots.shape[1] not in (1, kv_heads):
+            raise refuse("slots", f"of shape [{batch}, 1 or {kv_heads}, any]", list(slots.shape))
+        check_tensor("slots", slots, (batch, None, None), (torch.int32,), device)
+        check_contiguous("slots", slots)
+        check_tensor("seq_lens", seq_lens, (batch,), (torch.int32,), device)
+        for name, tensor in (("counts", counts), ("prefix_lens", prefix_lens)):
+            check_tensor(name, tensor[:batch], (batch,), (torch.int32,), device)
+            check_contiguous(name, tensor)
+        check_tensor("out", out, query.shape, (query.dtype,), device)
+        check_last_dim("out", out)
+        if softcap is not None and not softcap > 0:
+            raise refuse("softcap", "positive", softcap)
+        if sinks is not None:
+            check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
+            check_contiguous("sinks", sinks)
+        for name, scale_tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
+            if scale_tensor is not None:
+                check_tensor(name, scale_tensor.reshape(-1), (1,), (torch.float32,), device)
+    pairs = query.shape[0] * workspace.num_kv_heads
+    tuning = workspace.tuning(pairs)
     torch.ops.vegas_spec.sparse_attention(
         query, key_cache, value_cache, slots, counts, prefix_lens, seq_lens, sinks, key_scale, value_scale,
         out, workspace.partial_out, workspace.partial_stats, workspace.arrivals, scale, softcap or 0.0,
-        workspace.splits(batch * kv_heads), tuning.tile, tuning.stages, tuning.warps,
+        workspace.splits(pairs), tuning.tile, tuning.stages, tuning.warps,
     )  # fmt: skip
     return out
 

@@ -43,6 +43,7 @@ def verify_attention(
     sinks: Tensor | None = None,
     key_scale: Tensor | None = None,
     value_scale: Tensor | None = None,
+    validate: bool = True,
 ) -> Tensor:
     """Attend from every query row to the cached keys it may see; score the prefix on the way.
 
@@ -94,6 +95,9 @@ def verify_attention(
         A logit per query head that takes weight but has no key; shape ``[heads]``, contiguous.
     key_scale, value_scale : Tensor, optional
         What stored keys and values are multiplied by; float32, one element, on the device.
+    validate : bool
+        Whether to check the arguments. The host has a share in the time of eager steps: a caller whose layers are all
+        alike may leave it out for all but one of them.
 
     Returns
     -------
@@ -107,36 +111,37 @@ def verify_attention(
     tensors. On a CPU the plain-torch `reference` runs.
 
     """
-    batch, (num_rows, heads, head_dim) = seq_lens.shape[0], query.shape
-    device = query.device
-    dtypes = HALVES if device.type == "cuda" else FLOATS
-    check_tensor("query", query, (None, plan.num_heads, plan.head_dim), dtypes, plan.prefix_lens.device)
-    check_last_dim("query", query)
-    check_cache(key_cache, value_cache, plan.num_kv_heads, head_dim, query)
-    check_tensor("block_table", block_table, (batch, None), (torch.int32,), device)
-    check_last_dim("block_table", block_table)
-    check_tensor("seq_lens", seq_lens, (batch,), (torch.int32,), device)
-    check_tensor("query_start_loc", query_start_loc, (batch + 1,), (torch.int32,), device)
-    check_tensor("out", out, query.shape, (query.dtype,), device)
-    check_last_dim("out", out)
-    if batch > plan.max_requests:
-        raise refuse("seq_lens", f"of at most {plan.max_requests} requests", batch)
-    check_choice("rows", rows, ("ends", "all"))
-    if score is not None:
-        check_choice("score", score, tuple(STEPS))
-        if plan.score_capacity == 0:
-            raise refuse("score", "None with a plan of no score_capacity", repr(score))
-    if lse is not None:
-        check_tensor("lse", lse, (num_rows, heads), (torch.float32,), device)
-        check_last_dim("lse", lse)
-    if softcap is not None and not softcap > 0:
-        raise refuse("softcap", "positive", softcap)
-    if sinks is not None:
-        check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
-        check_contiguous("sinks", sinks)
-    for name, tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
-        if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32 or tensor.device != device):
-            raise refuse(name, f"one float32 on {device}", f"{tensor.numel()} {tensor.dtype} on {tensor.device}")
+    if validate:
+        batch, (num_rows, heads, head_dim) = seq_lens.shape[0], query.shape
+        device = query.device
+        dtypes = HALVES if device.type == "cuda" else FLOATS
+        check_tensor("query", query, (None, plan.num_heads, plan.head_dim), dtypes, plan.prefix_lens.device)
+        check_last_dim("query", query)
+        check_cache(key_cache, value_cache, plan.num_kv_heads, head_dim, query)
+        check_tensor("block_table", block_table, (batch, None), (torch.int32,), device)
+        check_last_dim("block_table", block_table)
+        check_tensor("seq_lens", seq_lens, (batch,), (torch.int32,), device)
+        check_tensor("query_start_loc", query_start_loc, (batch + 1,), (torch.int32,), device)
+        check_tensor("out", out, query.shape, (query.dtype,), device)
+        check_last_dim("out", out)
+        if batch > plan.max_requests:
+            raise refuse("seq_lens", f"of at most {plan.max_requests} requests", batch)
+        check_choice("rows", rows, ("ends", "all"))
+        if score is not None:
+            check_choice("score", score, tuple(STEPS))
+            if plan.score_capacity == 0:
+                raise refuse("score", "None with a plan of no score_capacity", repr(score))
+        if lse is not None:
+            check_tensor("lse", lse, (num_rows, heads), (torch.float32,), device)
+            check_last_dim("lse", lse)
+        if softcap is not None and not softcap > 0:
+            raise refuse("softcap", "positive", softcap)
+        if sinks is not None:
+            check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
+            check_contiguous("sinks", sinks)
+        for name, tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
+            if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32 or tensor.device != device):
+                raise refuse(name, f"one float32 on {device}", f"{tensor.numel()} {tensor.dtype} on {tensor.device}")
     torch.ops.vegas_spec.verify_attention(
         query, key_cache, value_cache, block_table, query_start_loc, seq_lens, sinks, key_scale, value_scale,
         plan.tile_starts, plan.programs, plan.score_offsets,
