@@ -37,6 +37,7 @@ SIDES: dict[str, dict[str, Any] | None] = {
     "dense": {"method": "vegas", "policy": "dense"},
     "stream": {"method": "vegas", "policy": "stream"},
     "quest": {"method": "vegas", "policy": "quest"},
+    "specextend": {"method": "vegas", "policy": "specextend"},
 }
 
 

@@ -36,7 +36,7 @@ CLAIM = Claim(
     how="time of scores and selection per iteration, as a share of a verification without them",
     kind="throughput",
     measure=measure,
-    # In the embedded engine: vLLM has no specextend, and its clock does not tell quest's choosing from drafting.
+    # In the embedded engine: vLLM's clock does not tell the choosing of quest and specextend from drafting.
     run=["--policies", "full,vegas,quest,specextend", "--contexts", "16384,32768", "--batches", "4"],
 )
 

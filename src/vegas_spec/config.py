@@ -66,9 +66,10 @@ class VegasConfig:
         ``gamma``, drafted tokens per iteration, 1 to 16.
     policy : str
         Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
-        the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with, embedded
-        engine only: ``stream`` (the first and the latest), ``quest`` (pages, at each draft step), ``specextend``
-        (chunks, at every 8th iteration), ``oracle`` (the best, known by reading all). ``docs/policies.md`` has more.
+        the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with:
+        ``stream`` (the first and the latest), ``quest`` (pages, at each draft step), ``specextend`` (chunks, at every
+        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only). ``docs/policies.md`` has
+        more.
     kv_budget : float
         Share of the prefix that a draft step reads per layer, in (0, 1]. Resolved to millionths, so that every backend
         computes the same integer budget.

@@ -229,10 +229,10 @@ def test_selection_within_drafts_is_not_measured_from_outside(tmp_path: Path, mo
             yield case.key, SideMeasurement([10.0], 5.0, None, {"draft": 30.0, "verify": 10.0})
 
     monkeypatch.setattr(bench_throughput, "measure_side", side)
-    compared = variants(["vegas", "quest", "stream"], kv_budget_min=1)
+    compared = variants(["vegas", "quest", "specextend", "stream"], kv_budget_min=1)
     with Journal(tmp_path / "journal", {}) as journal:
         rows = measure_vllm(compared, [Shape(1000, 1, 0.0)], lambda *shape: [[0]], 8, 1, {}, tmp_path / "log", journal)
-    assert [row.selection_overhead for row in rows] == [0.0, None, None]
+    assert [row.selection_overhead for row in rows] == [0.0, None, None, None]
 
 
 def test_tuning_asks_vllm_for_each_setting_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Queries
-from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL, SpecExtendPolicy
+from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL, SpecExtendPolicy, best_chunks
 from vegas_spec.selection import NO_POSITION
 
 ONE_CHUNK = VegasConfig(kv_budget=0.01, kv_budget_min=40)  # 40 entries hold one whole chunk
@@ -97,3 +97,11 @@ def test_a_large_budget_reads_the_whole_prefix(keys: Tensor, prefix_len: int):
 def test_without_queries_it_is_a_fault_of_the_caller(keys: Tensor):
     with pytest.raises(TypeError, match="kept none"):
         SpecExtendPolicy(VegasConfig()).select(verified([keys], [50]))
+
+
+def test_of_equal_chunks_the_latest_and_nan_last():
+    scores = torch.tensor([0.5, math.nan, 0.5, 0.25, 0.5, 9.0])
+    assert best_chunks(scores, 5, 2).tolist() == [2, 4, 6, 6, 6, 6]
+    assert best_chunks(scores, torch.tensor([5]), torch.tensor([4])).tolist() == [0, 2, 3, 4, 6, 6]
+    assert best_chunks(scores, 5, 5).tolist() == [0, 1, 2, 3, 4, 6]
+    assert best_chunks(scores[:0], 0, 0).tolist() == []

@@ -7,11 +7,12 @@ from serving_prompts import prompts
 from vegas_spec import LLM, SamplingParams
 
 
-@pytest.mark.parametrize("policy", ["vegas", "stream", "quest"])
-def test_acceptance_is_the_embedded_engines(engines, model_folder, policy):
+@pytest.mark.parametrize(("policy", "budget"), [("vegas", 0.9), ("stream", 0.9), ("quest", 0.9), ("specextend", 0.8)])
+def test_acceptance_is_the_embedded_engines(engines, model_folder, policy, budget):
     """Where both select with the same ops; a policy that selects at each step does so in torch."""
-    # Random weights look everywhere, so that it takes much of the context to guess right now and then.
-    options = {"policy": policy, "num_speculative_tokens": 3, "kv_budget": 0.9, "kv_budget_min": 8}
+    # Random weights look everywhere, so that it takes much of the context to guess right now and then. Specextend reads
+    # more than its budget; it looks again after 8 of 16 iterations.
+    options = {"policy": policy, "num_speculative_tokens": 3, "kv_budget": budget, "kv_budget_min": 8}
     [prompt] = prompts(150, seed=12)
     attention = "torch" if policy == "quest" else "kernels"
     llm = LLM(serving_models.save_tiny_model("qwen3", model_folder), dtype="float32", attention=attention, **options)

@@ -99,7 +99,7 @@ REFUSED = {
     "fall back": ({"fall_back": "no"}, "fall_back must be true or false; got 'no'"),
     "draft model": ({"model": "some/draft"}, "takes no draft model"),
     "rows": ({"rows": "last"}, "got 'last'"),
-    "baseline": ({"policy": "specextend"}, "got 'specextend'. The other policies run in the embedded engine"),
+    "baseline": ({"policy": "oracle"}, "got 'oracle'. The other policies run in the embedded engine"),
     "adaptive schedule": (
         {"adaptive": True, "num_speculative_tokens_per_batch_size": [[1, 8, 4]]},
         "both decide how many tokens are drafted",

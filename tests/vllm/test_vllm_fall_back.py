@@ -115,21 +115,23 @@ def test_nobody_decodes():
     assert rule.decide([])
 
 
-def test_engine(engines):
+@pytest.mark.parametrize("policy", ["vegas", "specextend"])
+def test_engine(engines, policy):
     """Output stays the same through both changes, and drafts are made for long contexts only."""
     limits = {"max_model_len": 256, "max_num_seqs": 4}
     engines.start("plain-cost", "qwen3", **limits)
     # Reading 100 tokens of context costs as much as reading the weights.
     engines.cost_of_a_pass(weights=100.0, per_token=1.0)
-    engines.start("fall-back", "qwen3", speculative_config={**VEGAS, "fall_back": True}, **limits)
+    name = f"fall-back-{policy}"
+    engines.start(name, "qwen3", speculative_config={**VEGAS, "policy": policy, "fall_back": True}, **limits)
 
     def same(tokens, options):
-        assert engines.generate("fall-back", tokens, options) == engines.generate("plain-cost", tokens, options)
-        return engines.counters("fall-back")["drafted"]
+        assert engines.generate(name, tokens, options) == engines.generate("plain-cost", tokens, options)
+        return engines.counters(name)["drafted"]
 
     assert same(prompts(20, seed=20), {"max_tokens": 12}) == 0
     assert same(prompts(220, 215, 200, seed=21), {"max_tokens": 12}) > 0
-    before = engines.counters("fall-back")["drafted"]
+    before = engines.counters(name)["drafted"]
     # The long requests end first: drafting stops for what is left.
     after = same(prompts(30, 230, 225, 210, seed=22), [{"max_tokens": length} for length in (24, 8, 8, 8)])
     assert after > before

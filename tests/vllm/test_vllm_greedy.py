@@ -58,10 +58,13 @@ def test_chunked_prefill(pair):
     assert 0 < counters["accepted"] < counters["drafted"]
 
 
-def test_preemption(pair):
-    """Four requests that need 12 blocks at their ends, in a cache of 8."""
-    same(pair, prompts(30, 31, 28, 26, seed=7), {"max_tokens": 50})
-    assert pair.counters("vegas")["preempted"] > 0
+@pytest.mark.parametrize("policy", ["vegas", "specextend"])
+def test_preemption(pair, policy):
+    """Four requests that need 12 blocks at their ends, in a cache of 8; specextend remembers chunks of each."""
+    pair.start(policy, "qwen3", speculative_config={**VEGAS, "policy": policy}, **SMALL)
+    tokens, options = prompts(30, 31, 28, 26, seed=7), {"max_tokens": 50}
+    assert pair.generate(policy, tokens, options) == pair.generate("plain", tokens, options)
+    assert pair.counters(policy)["preempted"] > 0
 
 
 def test_prefix_cache(pair):
@@ -195,10 +198,11 @@ def test_shared_prefix(engines):
         {"policy": "dense"},
         {"policy": "stream"},
         {"policy": "quest", "kv_budget_min": 48},
+        {"policy": "specextend"},
         {"granularity": "layer", "score": "logit"},
         {"rows": "all", "num_speculative_tokens": 5},
     ],
-    ids=["dense", "stream", "quest", "layer-logit", "all-rows"],
+    ids=["dense", "stream", "quest", "specextend", "layer-logit", "all-rows"],
 )
 def test_options(pair, asked):
     """Other ways to choose what drafts read change acceptance only."""

@@ -96,9 +96,12 @@ def _row(shape: Shape, variant: Variant, engine: EngineName, **figures: Any) -> 
 def with_overhead(row: ThroughputRow, rows: Sequence[ThroughputRow]) -> ThroughputRow:
     """Add selection's overhead as seen from outside: against a side that verifies as many rows and selects nothing.
 
-    Not where drafts select for themselves (quest): what that takes is not in the verification.
+    Not where what selecting takes is in the draft: drafts that select for themselves (quest), and in vLLM a pass of its
+    own before them (specextend).
     """
     if row.milliseconds is None or not _selects(row) or row.config["policy"] == "quest":
+        return row
+    if row.config["policy"] == "specextend" and row.engine == "vllm":
         return row
 
     def point(of: ThroughputRow) -> tuple[Any, ...]:

@@ -10,11 +10,63 @@ from torch.nn.utils.rnn import pad_sequence
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies.base import Policy, Queries, Verified
-from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows, select_positions
+from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows
 
 CHUNK_SIZE = 32
 REFRESH_INTERVAL = 8
 """Iterations that one retrieval serves."""
+
+
+def most_recent(config: VegasConfig) -> int:
+    """Most entries that are read on top of the budget: since the last whole chunk, until the next retrieval."""
+    return CHUNK_SIZE - 1 + REFRESH_INTERVAL * (config.num_speculative_tokens + 1)
+
+
+def chunk_scores(logits: Tensor, sinks: Tensor | None) -> Tensor:
+    """Score whole chunks by one row: its softmax weights (`score_rows`), summed over heads and a chunk's keys.
+
+    A mean over heads and keys ranks as the sum does: chunks are of one size.
+
+    Parameters
+    ----------
+    logits : Tensor
+        Scaled query-key products, ``-inf`` for keys that the row may not see, shape ``[1, num_query_heads, keys]``.
+    sinks : Tensor or None
+        A logit per query head that takes weight but has no key.
+
+    Returns
+    -------
+    Tensor
+        Float32 (float64 for float64 logits), shape ``[keys // 32]``.
+
+    """
+    chunks = logits.shape[-1] // CHUNK_SIZE
+    weights = score_rows(logits, None, 1, "weight", "layer", sinks)[0]
+    return weights[: chunks * CHUNK_SIZE].view(chunks, CHUNK_SIZE).sum(-1)
+
+
+def best_chunks(scores: Tensor, chunks: int | Tensor, wanted: int | Tensor) -> Tensor:
+    """Give the ``wanted`` best of the first ``chunks`` chunks, ascending; waits for nothing on the device.
+
+    Ties go to the later chunk; a NaN comes last.
+
+    Parameters
+    ----------
+    scores : Tensor
+        Not negative, shape ``[n]``.
+    chunks, wanted : int or Tensor
+        ``wanted <= chunks <= n``; tensors of one integer.
+
+    Returns
+    -------
+    Tensor
+        Int64, shape ``[n]``: numbers of chunks, then ``n`` from place ``wanted`` on.
+
+    """
+    number = torch.arange(len(scores), device=scores.device)
+    scores = torch.where(scores.isnan(), -1.0, scores).masked_fill(number >= chunks, -torch.inf)
+    ranked = len(scores) - 1 - scores.flip(0).argsort(descending=True, stable=True)
+    return torch.where(number < wanted, ranked, len(scores)).sort().values
 
 
 @dataclass
@@ -45,8 +97,7 @@ class SpecExtendPolicy(Policy):
 
     def num_entries(self, prefix_len: int) -> int:
         """Whole chunks up to the budget, and at most what came since the last of them until the next retrieval."""
-        recent = CHUNK_SIZE - 1 + REFRESH_INTERVAL * (self.config.num_speculative_tokens + 1)
-        return min(self.config.budget(prefix_len) + recent, prefix_len)
+        return min(self.config.budget(prefix_len) + most_recent(self.config), prefix_len)
 
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`."""
@@ -67,15 +118,10 @@ class SpecExtendPolicy(Policy):
 
     def _retrieve(self, queries: Queries, row: int, keys: Tensor, prefix_len: int) -> _Retrieval:
         chunks, wanted = prefix_len // CHUNK_SIZE, self.config.budget(prefix_len) // CHUNK_SIZE
-        recent_from = chunks * CHUNK_SIZE
         logits = query_key_logits(queries.query[:, row : row + 1], keys, queries.scale)
-        weights = score_rows(logits, None, 1, "weight", "layer", queries.sinks)[:, :recent_from]
-        # A mean over heads and keys ranks as the sum does: chunks are of one size.
-        scores = weights.reshape(1, chunks, CHUNK_SIZE).sum(-1)
-        counts = torch.tensor([[chunks], [wanted]], device=keys.device)
-        best = select_positions(scores[None], counts[0], counts[1])[0, 0]
+        best = best_chunks(chunk_scores(logits, queries.sinks), chunks, wanted)[:wanted]
         positions = best[:, None] * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=keys.device)
-        return _Retrieval(positions.flatten(), recent_from)
+        return _Retrieval(positions.flatten(), chunks * CHUNK_SIZE)
 
     def release(self, slot: int) -> None:
         """See `Policy.release`."""

@@ -151,7 +151,7 @@ class VegasAttention:
             return output
         rows = attn_metadata.scored
         if not rows.scored:
-            self.vegas.verified(keys, attn_metadata.slot_mapping[:tokens])
+            self.vegas.verified(asking[:tokens], keys, attn_metadata.slot_mapping[:tokens], like)
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         if rows.index is None:
             self.vegas.verify(asking[:tokens], keys, values, rows, like, out=output[:tokens])

@@ -41,6 +41,7 @@ def describe(
             "vegas": f"chosen by {config.score} of {config.rows} rows per {config.granularity}",
             "stream": "the first and the latest tokens",
             "quest": "the pages that each step ranks best",
+            "specextend": "the chunks that the last layer ranks best at every 8th iteration",
         }[config.policy]
         reads = (
             f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "

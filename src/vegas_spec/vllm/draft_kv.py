@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,6 +162,23 @@ class DraftKV:
     def fit(self, tokens: int) -> None:
         """Be told how many tokens the cache holds; called again when that is settled."""
 
+    def divide(self, parts: Sequence[tuple[int, ...]]) -> None:
+        """Be told which layers share a block table; called again when the cache is settled."""
+
+    def accepted(self, batch: Any, num_rejected: Tensor, drafting: bool) -> None:
+        """Be told, after a step, what of it was accepted, and whether a draft follows.
+
+        Parameters
+        ----------
+        batch : InputBatch
+            vLLM's own, of the step.
+        num_rejected : Tensor
+            Drafts rejected per request, int32, shape ``[batch]``.
+        drafting : bool
+            False if the requests are not drafted for; `choose_unscored` is not called then.
+
+        """
+
     def choose_unscored(self) -> None:
         """Before a draft that nothing was scored for: the first and the latest positions, in every layer."""
         for layers, (rows, block_size) in self.unscored.items():
@@ -225,8 +243,11 @@ class LayerDraftKV:
         )
         owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1])
 
-    def verified(self, key_cache: Tensor, slot_mapping: Tensor) -> None:
-        """Where verification scores nothing: see the keys of a step, which stand at these slots (none if negative)."""
+    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, like: Likeness) -> None:
+        """Where verification scores nothing: see a step's queries, and its keys.
+
+        The keys stand at these slots (none if negative).
+        """
 
     def chosen(self, query: Tensor, block_table: Tensor, block_size: int) -> Tensor:
         """Slots that a draft step reads, int32, shape ``[batch, groups, width]``; most policies chose them before."""

@@ -194,6 +194,25 @@ RUNNER = (
     ),
     Hook("vllm.v1.worker.gpu.model_runner:GPUModelRunner.sample_tokens", ("self",), "timed on request"),
     Hook("vllm.v1.attention.backend:CommonAttentionMetadata.__init__", ("is_prefilling", "seq_lens"), "read"),
+    Hook(
+        "vllm.v1.worker.gpu.input_batch:InputBatch.__init__",
+        (
+            "num_reqs",
+            "idx_mapping",
+            "idx_mapping_np",
+            "num_scheduled_tokens",
+            "query_start_loc",
+            "seq_lens",
+            "seq_lens_cpu_upper_bound",
+            "prefill_len_np",
+            "num_computed_prefill_tokens_np",
+            "is_prefilling_np",
+        ),
+        "read: which rows were accepted, and whose prompt has been read",
+    ),
+    Hook(
+        "vllm.distributed:tensor_model_parallel_all_reduce", ("input_",), "called: sums chunks' scores over the ranks"
+    ),
 )
 """Needed where the model runs; checked when an engine asks for Vegas."""
 

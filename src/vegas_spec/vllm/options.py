@@ -34,7 +34,7 @@ LENGTHS = "draft_lengths"
 """In what we hand on, where the scheduler's decision replaces vLLM's schedule: the lengths of draft to decide among."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
-POLICIES = ("vegas", "stream", "quest", "dense", "full")
+POLICIES = ("vegas", "stream", "quest", "specextend", "dense", "full")
 COMPATIBLE_BACKENDS = ("CUSTOM", "FLASH_ATTN", "CPU_ATTN")
 """Attention backends a user may have named: ours is a subclass of the latter two, and is what CUSTOM stands for."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies.quest import PAGE_SIZE, page_scores
-from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, ScoredRows
+from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 
 CHUNK = 1024
 """Tokens whose pages are bounded at once."""
@@ -123,7 +123,7 @@ class LayerQuestKV(LayerDraftKV):
 
     owner: QuestKV
 
-    def verified(self, key_cache: Tensor, slot_mapping: Tensor) -> None:
+    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, like: Likeness) -> None:
         """See `LayerDraftKV.verified`."""
         self.owner.bound_pages(self.layer, key_cache, slot_mapping)
 

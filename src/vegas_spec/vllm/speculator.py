@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from vllm.config import get_layers_from_vllm_config
 from vllm.config.compilation import CUDAGraphMode
+from vllm.distributed import tensor_model_parallel_all_reduce
 from vllm.forward_context import BatchDescriptor, set_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionCGSupport
@@ -32,6 +34,7 @@ from vegas_spec.vllm.draft_kv import DraftKV
 from vegas_spec.vllm.memory import memory_limits
 from vegas_spec.vllm.options import draft_lengths, falls_back, vegas_config
 from vegas_spec.vllm.quest import QuestKV
+from vegas_spec.vllm.specextend import SpecExtendKV
 from vegas_spec.vllm.truncation import Truncation
 
 
@@ -77,8 +80,17 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         """Allocate the selection of all full-attention layers, within a bound that the tokens in flight set."""
         layer = next(iter(layers.values()))
         limits = memory_limits(self.vllm_config, self.target_layers)
-        draft_kv = functools.partial(QuestKV, dtype=self.dtype) if self.config.policy == "quest" else DraftKV
-        return draft_kv(
+        make: Callable[..., DraftKV] = DraftKV
+        if self.config.policy == "quest":
+            make = functools.partial(QuestKV, dtype=self.dtype)
+        elif self.config.policy == "specextend":
+            make = functools.partial(
+                SpecExtendKV,
+                dtype=self.dtype,
+                max_tokens=self.max_num_tokens,
+                over_ranks=tensor_model_parallel_all_reduce,
+            )
+        return make(
             self.config,
             num_layers=len(layers),
             num_heads=layer.num_heads,
@@ -115,13 +127,17 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
                 builder.phase = "draft"
         in_graphs = self.vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs()
         graph_rows = {length + 1 for length in draft_lengths(self.vllm_config)} if in_graphs else set()
+        parts = []
         for group in itertools.chain.from_iterable(target_attn_groups):
             selecting = tuple(index for index, name in enumerate(self.selecting_layers) if name in group.layer_names)
+            parts += [selecting] if selecting else []
             for builder in group.metadata_builders if selecting else ():
                 builder.draft_kv = self.draft_kv
                 builder.selecting = selecting
                 builder.falls_back = falls_back(self.vllm_config)
                 builder.graph_rows = graph_rows
+        if self.draft_kv is not None:
+            self.draft_kv.divide(parts)
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Capture the draft loop in full graphs where the target decodes in full graphs; else run it eagerly."""
@@ -186,6 +202,8 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         """
         num_reqs = input_batch.num_reqs
         steps = self.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
+        if self.draft_kv is not None and not dummy_run:
+            self.draft_kv.accepted(input_batch, num_rejected, drafting=steps > 0)
         if steps == 0:
             self.draft_tokens[:num_reqs].fill_(-1)
             return self.drafts(num_reqs)
