@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from _vllm_models import SHAPES, shape_arguments
+from rich.console import Console
 
+from vegas_spec.cli.options import place_of
 from vegas_spec.config import VegasConfig
 from vegas_spec.eval.cost_model import ModelSize
 from vegas_spec.eval.job_process import JobProcess
@@ -119,7 +121,9 @@ def row(side: str, about: dict[str, Any], shape: Shape, measured: dict[str, Any]
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", help="a model's name or folder; leave out with --shape")
+    parser.add_argument(
+        "model", nargs="?", help="a name of `vegas models` or vLLM's, or a folder; leave out with --shape"
+    )
     parser.add_argument("--tokenizer", help="where the model's folder has none, as with GGUF")
     parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape")
     parser.add_argument("--cases", nargs="+", required=True, help="context x batch, as in 28000x32")
@@ -165,7 +169,8 @@ def job(side: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any
     if arguments.shape:
         engine |= shape_arguments(arguments.shape, folder)
     else:
-        engine |= {"model": arguments.model, "tokenizer": arguments.tokenizer}
+        model = place_of(arguments.model, Console(stderr=True))
+        engine |= {"model": model, "tokenizer": arguments.tokenizer}
     return {
         "engine": engine | arguments.engine,
         "turn": str(turn(side, folder)),

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vegas_spec.config import ConfigError, VegasConfig
-    from vegas_spec.engine.llm import LLM, InputError
+    from vegas_spec.engine.llm import LLM
     from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
     from vegas_spec.engine.prefilled import PrefilledPrompt
+    from vegas_spec.engine.prompts import InputError
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.engine.support import ModelError
     from vegas_spec.engine.trace import SelectionTrace
@@ -17,7 +18,7 @@ _WHERE = {
     "ConfigError": "config",
     "VegasConfig": "config",
     "LLM": "engine.llm",
-    "InputError": "engine.llm",
+    "InputError": "engine.prompts",
     "CompletionOutput": "engine.outputs",
     "RequestOutput": "engine.outputs",
     "RequestStats": "engine.outputs",

@@ -9,35 +9,24 @@ with ``accepted`` from each request's own acceptance rate, ``draft`` the time of
 verification, acceptance and selection, a straight line in gamma; or with times that the engine supplies. Whatever is
 chosen, the output is the model's.
 
-Smaller budgets are tried now and then, the less often the less it changed, and compared with the iterations around:
-how much less is accepted with them holds for texts to come, how much is accepted at all does not.
+Smaller budgets are tried now and then, the less often the less it changed; `vegas_spec.budgets` compares them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vegas_spec.budget_arm import BudgetArm
+from vegas_spec.budgets import TRIAL_LENGTH, Budgets
 from vegas_spec.expected_speed import Times, cannot_gain, expected_speeds
-from vegas_spec.running_means import EXPECTED_RATE, AcceptanceRate, Counts, DecayedLine, DecayedMean
+from vegas_spec.running_means import EXPECTED_RATE, AcceptanceRate, Counts, DecayedLine
 
 BUDGET_FACTORS = (1.0, 0.5, 0.25)
 """Budgets that are tried, as shares of the configured one."""
 
 FIRST_TRIAL, LAST_TRIAL, LONGER = 4.0, 64.0, 1.15
 """Iterations between trials of another budget: at first, at most, and how much more after each that changed nothing."""
-
-TRIAL_LENGTH = 4
-"""Iterations of a trial, and of those before and after it that it is compared with."""
-
-ENOUGH = 80
-"""Drafts judged in trials of a budget before it may be chosen."""
-
-DOUBT = 0.3
-"""Standard deviations by which another budget must be better than it seems."""
 
 PROBE_GAMMA, PROBE_COST, PROBE_LENGTH = 2, 0.015, 8
 """Where drafting does not gain, this many drafts are tried now and then, for this share of the time; as long as all of
@@ -90,13 +79,10 @@ class AdaptiveController:
         self._inertia, self._probe_cost = inertia, probe_cost
         self._latest: int | None = None
         """Drafts chosen last."""
-        self._arms = {factor: BudgetArm() for factor in budget_factors}
-        self._factor = budget_factors[0]
+        self._budgets = Budgets(budget_factors)
         self._rates: dict[Hashable, AcceptanceRate] = {}
         self._everyone = AcceptanceRate(expected_rate)
         self._rest = DecayedLine()
-        self._draft = DecayedMean(30.0)
-        """Time of a draft step with the present budget."""
         self._to_time = [
             Choice(min(gamma, max_gamma), factor)
             for gamma, factor in zip(itertools.cycle(FIRST_GAMMAS), budget_factors, strict=False)
@@ -106,12 +92,8 @@ class AdaptiveController:
         self._trial: Choice | None = None
         self._trial_left = 0
         self._trials = 0
-        self._before: deque[Counts] = deque(maxlen=TRIAL_LENGTH)
         self._until_probe = 0.0
         self._probing: Counts | None = None
-        self._compared_with: float | None = None
-        """The budget of the latest trial, while the iterations after it are still counted."""
-        self._after = 0
 
     @property
     def probing(self) -> bool:
@@ -136,20 +118,20 @@ class AdaptiveController:
         if self._trial is not None:
             return self._trial
         speed, gamma = self._best(self.speeds(requests, times, others))
-        for factor in self._arms:
+        for factor in self._budgets.factors:
             # Where nothing is drafted, moving costs nothing, and drafting over less may gain.
-            if factor != self._factor and (gamma == 0 or self._arms[factor].tried.tries >= ENOUGH):
+            if factor != self._budgets.present and (gamma == 0 or self._budgets.tried_enough(factor)):
                 other_speed, other_gamma = self._best(self.speeds(requests, times, others, factor))
                 if other_speed > speed:
                     speed, gamma = other_speed, other_gamma
                     self._move_to(factor)
         self._latest = gamma
         if gamma == 0:
-            return self._probe(times or self._measured(self._factor), len(requests), others)
+            return self._probe(times or self._measured(self._budgets.present), len(requests), others)
         if self._until_trial <= 0:
             self._trial = self._next_trial(gamma)
             self._trial_left = TRIAL_LENGTH
-        return self._trial or Choice(gamma, self._factor)
+        return self._trial or Choice(gamma, self._budgets.present)
 
     def observe(
         self,
@@ -175,7 +157,7 @@ class AdaptiveController:
             self._rest.add(steps, rest_seconds)
         if steps:
             if draft_seconds is not None:
-                self._take_time(choice.budget_factor, draft_seconds / steps)
+                self._budgets.take_time(choice.budget_factor, draft_seconds / steps)
             self._take_acceptance(choice.budget_factor, results)
             if self._to_time:
                 self._to_time.pop(0)
@@ -198,10 +180,10 @@ class AdaptiveController:
     def _probe(self, times: Times, drafting: int, others: int) -> Choice:
         """Decode plainly, or try whether drafting would gain, with one budget after the other."""
         # With a smaller budget, drafting may gain where it cannot with this one.
-        hopeless = len(self._arms) == 1 and cannot_gain(self._gammas, times, drafting, others)
+        hopeless = len(self._budgets.factors) == 1 and cannot_gain(self._gammas, times, drafting, others)
         if self._until_probe > 0 or not drafting or hopeless:
-            return Choice(0, self._factor)
-        factors = list(self._arms)
+            return Choice(0, self._budgets.present)
+        factors = self._budgets.factors
         self._trials += 1
         self._probing = Counts()
         gamma = self._probe_gamma
@@ -225,32 +207,15 @@ class AdaptiveController:
                 known.begin_anew(self._probing.rate)
         self._trial = self._probing = None
 
-    def _take_time(self, factor: float, seconds: float) -> None:
-        if factor == self._factor:
-            self._draft.add_clipped(seconds)
-        elif self._draft.weight:
-            self._arms[factor].time.add_clipped(seconds / self._draft.mean)
-
     def _take_acceptance(self, factor: float, results: Mapping[Hashable, tuple[int, int]]) -> None:
         counts = Counts()
         for drafted, accepted in results.values():
             counts.add(accepted, min(drafted, accepted + 1))
-        if factor != self._factor:
-            arm = self._arms[factor]
-            arm.tried.add(counts.hits, counts.tries)
-            for before in self._before:
-                arm.control.add(before.hits, before.tries)
-            self._before.clear()
-            self._compared_with, self._after = factor, TRIAL_LENGTH
-            return
-        for request, (drafted, accepted) in results.items():
-            self._rate_of(request).observe(drafted, accepted)
-            self._everyone.observe(drafted, accepted)
-        if self._compared_with is not None and self._after:
-            self._arms[self._compared_with].control.add(counts.hits, counts.tries)
-            self._after -= 1
-        else:
-            self._before.append(counts)
+        if factor == self._budgets.present:
+            for request, (drafted, accepted) in results.items():
+                self._rate_of(request).observe(drafted, accepted)
+                self._everyone.observe(drafted, accepted)
+        self._budgets.take_acceptance(factor, counts)
 
     def _rate_of(self, request: Hashable) -> AcceptanceRate:
         if request not in self._rates:
@@ -258,43 +223,22 @@ class AdaptiveController:
         return self._rates[request]
 
     def _move_to(self, factor: float) -> None:
-        old, new = self._arms[self._factor], self._arms[factor]
-        rate, time = new.relative_rate, new.time.mean
+        rate = self._budgets.move_to(factor)
         for known in (*self._rates.values(), self._everyone):
             known.scale(rate)
-        self._draft.scale(time)
-        for arm in self._arms.values():
-            arm.time.scale(1 / time)
-            if arm not in (old, new):
-                arm.control.hits *= rate
-        # What the two were compared by stays, with their parts exchanged.
-        old.tried, old.control = new.control, new.tried
-        new.tried, new.control = Counts(), Counts()
-        self._factor = factor
-        self._before.clear()
-        self._compared_with = None
         self._interval = self._until_trial = max(FIRST_TRIAL, self._interval / 2)
 
     def speeds(
         self, requests: Sequence[Hashable], times: Times | None = None, others: int = 0, factor: float | None = None
     ) -> dict[int, float]:
-        """Expected tokens per unit of time by the number of drafts; arguments as for `choose`, and a budget.
-
-        With another budget than the present one, acceptance is taken for a little less than it seems: chance alone
-        should not make the budget change.
-        """
-        arm = self._arms[self._factor if factor is None else factor]
-        relative = 1.0
-        if factor not in (None, self._factor):
-            relative = arm.relative_rate - DOUBT * arm.deviation
-        seconds = times or self._measured(self._factor if factor is None else factor)
+        """Expected tokens per unit of time by the number of drafts; arguments as for `choose`, and a budget."""
+        factor = self._budgets.present if factor is None else factor
+        relative, seconds = self._budgets.relative_rate(factor), times or self._measured(factor)
         rates = [min(max(self._rate_of(request).value * relative, 0.0), 0.995) for request in requests]
         return expected_speeds(rates, self._gammas, seconds, others)
 
     def _measured(self, factor: float) -> Times:
-        draft = self._draft.mean
-        if factor != self._factor:
-            draft *= self._arms[factor].time.mean
+        draft = self._budgets.draft_time(factor)
         return lambda gamma: self._rest.at(gamma) + gamma * draft
 
     def _best(self, speeds: Mapping[int, float]) -> tuple[float, int]:
@@ -305,10 +249,6 @@ class AdaptiveController:
         return speeds[gamma], gamma
 
     def _next_trial(self, gamma: int) -> Choice | None:
-        factors = list(self._arms)
-        place = factors.index(self._factor)
-        others = [at for at in (place + 1, place - 1) if 0 <= at < len(factors)]
+        others = self._budgets.neighbours()
         self._trials += 1
-        if not others:
-            return None
-        return Choice(gamma, factors[others[self._trials % len(others)]])
+        return Choice(gamma, others[self._trials % len(others)]) if others else None

@@ -12,7 +12,7 @@ import torch
 from tiny_models import tiny_model
 
 from vegas_spec import LLM, RequestOutput, SamplingParams, config
-from vegas_spec.engine.llm import TokensPrompt
+from vegas_spec.engine.prompts import TokensPrompt
 
 VEGAS = [
     {"score": score, "rows": rows, "granularity": granularity}

@@ -9,8 +9,8 @@ from tiny_models import random_prompt
 from vegas_spec import SamplingParams, SelectionTrace
 from vegas_spec.config import POLICIES
 from vegas_spec.engine.engine import Engine
-from vegas_spec.engine.llm import InputError
 from vegas_spec.engine.outputs import Update
+from vegas_spec.engine.prompts import InputError
 
 PROMPTS = [random_prompt(length, seed=length) for length in (1, 2, 70, 41)]
 

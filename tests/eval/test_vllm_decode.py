@@ -119,7 +119,7 @@ def test_imposed_acceptance_and_shape(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_prompts_differ(tmp_path: Path, chat_model: str) -> None:
-    from vegas_spec.engine.model import load_tokenizer
+    from vegas_spec.engine.loading import load_tokenizer
 
     tokenizer, documents = load_tokenizer(chat_model), tmp_path / "documents.jsonl"
     documents.write_text('{"text": "Zeppelins. "}\n')

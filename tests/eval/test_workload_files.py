@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_workloads import build, encoder  # noqa: F401
 
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads import Encoder, parse
 
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from vegas_spec.config import ConfigError
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads import WORKLOADS, Encoder, WorkloadPrompt, parse
 
 CHAT = "<{% for message in messages %}{{ message['content'] }}{% endfor %}>"

@@ -52,7 +52,7 @@ def throughput(
     A run that is interrupted goes on where it was when the command is repeated.
     """
     from vegas_spec.config import check_choice, check_int
-    from vegas_spec.engine.model import load_tokenizer
+    from vegas_spec.engine.loading import load_tokenizer
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.eval import bench_throughput as bench
     from vegas_spec.eval.environment import hardware

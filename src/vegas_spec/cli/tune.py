@@ -111,7 +111,7 @@ def tune(
 
     measure_with: Callable[[Journal, Watch, int], Measure]
     if engine == "vllm":
-        from vegas_spec.engine.model import load_tokenizer, read_context_length
+        from vegas_spec.engine.loading import load_tokenizer, read_context_length
         from vegas_spec.eval.vllm_side import check_vllm, speculative_config
         from vegas_spec.eval.vllm_speed import VllmSpeed
 

@@ -5,37 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import operator
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig, check_choice, check_int, invalid, reject_unknown
 from vegas_spec.engine.engine import AttentionChoice, Engine
-from vegas_spec.engine.model import Model, load_model
-from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
+from vegas_spec.engine.loading import load_model
+from vegas_spec.engine.model import Model
+from vegas_spec.engine.outputs import RequestOutput, Update
 from vegas_spec.engine.prefilled import PrefilledPrompt
+from vegas_spec.engine.prompts import InputError, Prompt, TokensPrompt, make_requests
 from vegas_spec.engine.request import Request
-from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
-from vegas_spec.engine.text import TextStream
 from vegas_spec.engine.trace import SelectionTrace
 
-
-class InputError(ValueError):
-    """A prompt cannot be run; the message says why and what to do."""
-
-
-class TokensPrompt(TypedDict):
-    """A prompt that is token ids already."""
-
-    prompt_token_ids: list[int]
-
-
-Prompt = str | TokensPrompt | PrefilledPrompt
 Message = dict[str, str]
 
 
@@ -49,7 +36,7 @@ class LLM:
     tokenizer : transformers.PreTrainedTokenizerBase, optional
         For a loaded model; the others bring their own.
     dtype, device, revision, hf_overrides
-        See `vegas_spec.engine.model.load_model`.
+        See `vegas_spec.engine.loading.load_model`.
     max_model_len : int, optional
         Most tokens of a request, prompt and output; at most, and by default, what the model was made for.
     max_num_seqs : int
@@ -269,74 +256,5 @@ class LLM:
     def _requests(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        several = cast(Sequence[Prompt], [prompts] if isinstance(prompts, str | dict | PrefilledPrompt) else prompts)
-        if not isinstance(several, Sequence):
-            raise InputError(f"prompts are a prompt or a list of them; got {type(prompts).__name__}")
-        if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params or SamplingParams()] * len(several)
-        each = sampling_params if isinstance(sampling_params, Sequence) else [sampling_params]
-        if not all(isinstance(params, SamplingParams) for params in each):
-            raise InputError(
-                f"sampling_params are SamplingParams, one for all prompts or a list; got {repr(sampling_params)[:60]}"
-            )
-        if len(sampling_params) != len(several):
-            raise InputError(f"{len(several)} prompts need as many sampling_params; got {len(sampling_params)}")
-        return [
-            self._request(number, prompt, params)
-            for number, (prompt, params) in enumerate(zip(several, sampling_params, strict=True))
-        ]
-
-    def _request(self, number: int, prompt: Prompt, params: SamplingParams) -> Request:
-        prefilled = prompt if isinstance(prompt, PrefilledPrompt) else None
-        if prefilled is not None and prefilled.model is not self.model:
-            raise InputError(f"prompt {number} was read by another model; read it with this engine's own prefill")
-        text = prompt if isinstance(prompt, str) else None if prefilled is None else prefilled.text
-        tokens = self._tokenize(prompt)
-        if not tokens:
-            raise InputError(f"prompt {number} is empty; it needs at least one token")
-        if len(tokens) >= self.max_model_len:
-            raise InputError(
-                f"prompt {number} has {len(tokens)} tokens, but the context is {self.max_model_len} tokens and the "
-                "answer needs at least one; shorten the prompt or raise max_model_len, if the model allows it"
-            )
-        bad = next((token for token in tokens if not 0 <= token < self.model.vocab_size), None)
-        if bad is not None:
-            raise InputError(f"prompt {number} holds token {bad}; token ids go from 0 to {self.model.vocab_size - 1}")
-        if params.stop and self.model.tokenizer is None:
-            raise invalid("stop", "empty, since this model came without a tokenizer to see text with", params.stop)
-        room = self.max_model_len - len(tokens)
-        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        output = RequestOutput(
-            request_id=str(number),
-            prompt=text,
-            prompt_token_ids=list(tokens),
-            outputs=[CompletionOutput(0, "", [], [])],
-            stats=RequestStats(self.config.num_speculative_tokens),
-        )
-        return Request(
-            output=output,
-            params=params,
-            sampler=Sampler(params, tokens, seed),
-            text=TextStream(self.model.tokenizer, tuple(params.stop)),
-            eos_token_ids=self.model.eos_token_ids,
-            max_length=len(tokens) + min(room, params.max_tokens or room),
-            token_ids=list(tokens),
-            prefilled=prefilled,
-        )
-
-    def _tokenize(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, PrefilledPrompt):
-            return list(prompt.token_ids)
-        if not isinstance(prompt, str):
-            try:
-                return [operator.index(token) for token in prompt["prompt_token_ids"]]
-            except (TypeError, KeyError, IndexError):
-                shown = repr(prompt)[:60]
-                raise InputError(
-                    f"a prompt is text or {{'prompt_token_ids': [...]}} with whole numbers; got {shown}"
-                ) from None
-        if self.model.tokenizer is None:
-            raise invalid("prompts", "token ids, since this model came without a tokenizer", prompt[:40])
-        if not prompt:
-            return []
-        return list(self.model.tokenizer(prompt).input_ids)
+        gamma = self.config.num_speculative_tokens
+        return make_requests(prompts, sampling_params, self.model, self.max_model_len, gamma, self._seeds)

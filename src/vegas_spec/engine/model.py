@@ -1,24 +1,18 @@
-"""A transformers model made ready for the engine: loading, checks, one forward pass over a packed batch."""
+"""A transformers model made ready for the engine: checks, one forward pass over a packed batch."""
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vegas_spec.config import ConfigError, invalid
 from vegas_spec.engine import hook
 from vegas_spec.engine.attention import AttentionParams
 from vegas_spec.engine.kv_cache import LayerSpec
 from vegas_spec.engine.steps import Step
 from vegas_spec.engine.support import ModelError, check_supported
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Model:
@@ -134,188 +128,3 @@ class _Look(Step):
             raise ModelError("its keys and values differ in size")
         self.layers.append(LayerSpec(layer, query.shape[0], key.shape[0], query.shape[2], params.sliding_window))
         return torch.zeros_like(query).transpose(0, 1)
-
-
-def load_model(
-    name: str,
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    revision: str | None = None,
-    hf_overrides: Mapping[str, Any] | None = None,
-) -> Model:
-    """Load a model by hub id, folder or GGUF file: safetensors or GGUF only, and no code from the model.
-
-    Parameters
-    ----------
-    name : str
-        Hub id, path of a folder that transformers reads, path of a ``.gguf`` file, or a name of `vegas_spec.models`
-        that has been fetched.
-    dtype : {"auto", "float32", "bfloat16", "float16"}
-        ``auto`` is the checkpoint's own (bfloat16 for a GGUF file).
-    device : str
-        ``auto`` is the first GPU, else the CPU.
-    revision : str, optional
-        Of a hub model.
-    hf_overrides : mapping, optional
-        Values for keys of the model's Hugging Face configuration, such as ``max_position_embeddings``; a mapping
-        changes the keys that it has of one there, such as ``rope_parameters``. Not for GGUF files.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration has no such key.
-    ModelError
-        If it cannot be found or read, or its architecture is not supported.
-
-    """
-    if dtype != "auto" and dtype not in DTYPES:
-        raise invalid("dtype", f"one of auto, {', '.join(DTYPES)}", dtype)
-    place = _device(device)
-    source, options = _source(name, revision)
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from vegas_spec.engine.convert import dequantise
-
-    with _explained(name):
-        if "gguf_file" not in options:
-            # Refuse by the config, before gigabytes of weights are read.
-            config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-            options["config"] = _overridden(config, hf_overrides or {})
-            check_supported(config, name)
-        elif hf_overrides:
-            raise ConfigError("hf_overrides are for models in folders and on the hub; a GGUF file is read as it is")
-        module, loaded = AutoModelForCausalLM.from_pretrained(
-            source,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=_torch_dtype(dtype, options),
-            **options,
-            **(dequantise() if "gguf_file" in options else {}),
-        )
-        if missing := sorted(loaded["missing_keys"]):
-            # transformers draws them at random, and only warns.
-            raise ModelError(
-                f"cannot load {name}: its files lack {len(missing)} of the weights that its configuration asks for, "
-                f"such as {missing[0]}"
-            )
-    return Model(module.to(place), load_tokenizer(name, revision), name)
-
-
-def _overridden(config: Any, values: Mapping[str, Any]) -> Any:
-    known = [key for key in vars(config) if not key.startswith("_")]
-    for key, value in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"hf_overrides must name keys of the model's configuration; got {key!r}{hint}")
-        now = getattr(config, key)
-        setattr(config, key, {**now, **value} if isinstance(value, Mapping) and isinstance(now, Mapping) else value)
-    return config
-
-
-def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """Load a model's tokenizer alone; names are those of `load_model`.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be found or read.
-
-    """
-    source, options = _source(name, revision)
-    from transformers import AutoTokenizer
-
-    with _explained(name):
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
-        if len(tokenizer) <= len(tokenizer.all_special_ids):
-            # Where tokenizer files are missing, some types of tokenizer are made of their special tokens alone.
-            raise ModelError(f"cannot load {name}: it brings no tokenizer (such as tokenizer.json)")
-    return tokenizer
-
-
-def read_context_length(name: str, revision: str | None = None) -> int:
-    """Most tokens that a model was made for, from its configuration alone; names are those of `load_model`.
-
-    Raises
-    ------
-    ModelError
-        If it cannot be found or read.
-
-    """
-    source, options = _source(name, revision)
-    from transformers import AutoConfig
-
-    with _explained(name):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-        return int(config.get_text_config().max_position_embeddings)
-
-
-def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    path = Path(name).expanduser()
-    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
-        raise ConfigError(f"revision is for models of the hub; {name} is a file or folder. Leave it out")
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelError(f"there is no GGUF file {name}")
-        return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"the folder {name} holds no model: it has no config.json")
-        return str(path), {}
-    if path.is_file():
-        raise ModelError(f"{name} is no model; a model is a hub id, a folder, a .gguf file or a name of `vegas models`")
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(f"there is no model folder {name}")
-    if "/" not in name and (folder := _known_folder(name)) is not None:
-        return str(folder), {}
-    return name, {} if revision is None else {"revision": revision}
-
-
-def _known_folder(name: str) -> Path | None:
-    """Find a model of `vegas_spec.models` where it was fetched to; None if it is not one of them."""
-    from vegas_spec.models import is_fetched, known_models, model_folder
-
-    if name not in [known.name for known in known_models()]:
-        return None
-    if not is_fetched(name):
-        raise ModelError(f"{name} is not on this machine yet; fetch it with: vegas models fetch {name}")
-    return model_folder(name)
-
-
-def _torch_dtype(dtype: str, options: dict[str, Any]) -> torch.dtype | str:
-    if dtype == "auto":
-        return torch.bfloat16 if "gguf_file" in options else "auto"
-    return DTYPES[dtype]
-
-
-def _device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError:
-        place = None
-    if place is None or place.type not in ("cpu", "cuda"):
-        raise invalid("device", "auto, cpu, cuda or cuda:N", device)
-    if place.type == "cuda" and not (torch.cuda.is_available() and (place.index or 0) < torch.cuda.device_count()):
-        raise ModelError(f"device {device} is not there: this torch sees {torch.cuda.device_count()} GPUs; use cpu")
-    return place
-
-
-@contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Say in one sentence why a model cannot be read; loaders raise whatever their file formats raise."""
-    try:
-        yield
-    except (ModelError, ConfigError, MemoryError):
-        raise
-    except Exception as error:
-        cause = str(error).strip().splitlines()
-        what = cause[0] if cause else type(error).__name__
-        from vegas_spec.models import known_models
-
-        near = difflib.get_close_matches(name, [known.name for known in known_models()], n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ModelError(f"cannot load {name}: {what} ({type(error).__name__}){hint}") from error

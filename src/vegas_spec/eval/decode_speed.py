@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestStats
+from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.progress import BatchProgress
 from vegas_spec.eval.results import ResultError

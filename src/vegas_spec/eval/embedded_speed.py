@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.prefilled import PrefilledPrompt
+from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.eval.decode_speed import DecodeRun, decode_run
 from vegas_spec.eval.journal import Journal

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput, Update
+from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 
 TIE_GAP = {torch.float32: 1e-3, torch.float64: 1e-6}

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vegas_spec.engine.llm import LLM, Prompt
+from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput, Update
+from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.trace import IterationTrace, SelectionTrace, TraceSummary
 from vegas_spec.eval.inspection.packing import members

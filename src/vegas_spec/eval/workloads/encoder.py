@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vegas_spec.engine.llm import InputError, TokensPrompt
+from vegas_spec.engine.prompts import InputError, TokensPrompt
 
 if TYPE_CHECKING:
     from vegas_spec.engine.llm import LLM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from vegas_spec.config import check_int, invalid
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
 from vegas_spec.eval.workloads.source import source_tokens

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from vegas_spec.config import ConfigError, check_int
-from vegas_spec.engine.llm import TokensPrompt
+from vegas_spec.engine.prompts import TokensPrompt
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads.encoder import Encoder, cut_middle
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vegas_spec.config import ConfigError, check_choice, invalid, reject_unknown
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.needle import multi_key_prompts, needle_prompts
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt

@@ -6,7 +6,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from vegas_spec.engine.llm import LLM, InputError
+from vegas_spec.engine.llm import LLM
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
 

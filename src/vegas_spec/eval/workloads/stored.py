@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from vegas_spec.config import invalid
-from vegas_spec.engine.llm import InputError
+from vegas_spec.engine.prompts import InputError
 from vegas_spec.eval.workloads.encoder import Encoder
 from vegas_spec.eval.workloads.prompt import Wanted, WorkloadPrompt
 from vegas_spec.eval.workloads.records import Record, prompts_from, read_hub, read_jsonl
