@@ -156,16 +156,18 @@ class VegasAttention:
         if rows.index is None:
             self.vegas.verify(asking[:tokens], keys, values, rows, like, out=output[:tokens])
             return output
-        if rows.first_prompt > 0:
-            own = slice(attn_metadata.first_prompt_token, None)
-            tensors = query[own], key[own], value[own], kv_cache, attn_metadata.prompts, output[own]
-            self.dense(layer, *tensors, *args, **kwargs)
-        else:
-            self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
-        scored_query = asking[rows.index]
+        scored_query = asking.index_select(0, rows.index)
         scored_out = torch.empty_like(scored_query)
+        if rows.first_prompt == 0:
+            self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
+            self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
+            return output
+        first = attn_metadata.first_prompt_token
+        prompts = (query[first:], key[first:], value[first:], kv_cache, attn_metadata.prompts, output[first:])
+        self.dense(layer, *prompts, *args, **kwargs)
         self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
-        output[rows.index] = scored_out.to(output.dtype)
+        # All rows of decoding requests are scored, and come first among the scored ones, too.
+        output[:first] = scored_out[:first]
         return output
 
     def ops_inputs(

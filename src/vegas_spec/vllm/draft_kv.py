@@ -192,7 +192,7 @@ class DraftKV:
             self.slots[:, :batch].index_copy_(0, self.others[layers], first.expand(len(layers) - 1, *first.shape))
         self.unscored.clear()
 
-    def select(self, rows: ScoredRows, slots: Tensor, block_size: int) -> None:
+    def select(self, rows: ScoredRows, slots: Tensor, block_size: int, validate: bool = True) -> None:
         """Choose what each request's next draft reads in a layer."""
         select_kv(
             self.plan,
@@ -202,6 +202,7 @@ class DraftKV:
             slots=slots,
             score=self.config.score,
             tail=self.tail,
+            validate=validate,
         )
 
 
@@ -211,6 +212,11 @@ class LayerDraftKV:
 
     owner: DraftKV
     layer: int
+
+    @property
+    def validate(self) -> bool:
+        """Whether the ops check what they are given: for the first layer, since all are alike."""
+        return self.layer == 0
 
     def verify(
         self,
@@ -240,8 +246,9 @@ class LayerDraftKV:
             sinks=like.sinks,
             key_scale=like.key_scale,
             value_scale=like.value_scale,
+            validate=self.validate,
         )
-        owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1])
+        owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1], self.validate)
 
     def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, like: Likeness) -> None:
         """Where verification scores nothing: see a step's queries, and its keys.
@@ -281,4 +288,5 @@ class LayerDraftKV:
             sinks=like.sinks,
             key_scale=like.key_scale,
             value_scale=like.value_scale,
+            validate=self.validate,
         )
