@@ -78,7 +78,12 @@ class Claim:
     @property
     def command(self) -> str:
         """Command line that measures it, for any model."""
-        return shlex.join(["vegas", "bench", self.kind, "MODEL", *self.run])
+        return shlex.join(["vegas", "bench", self.kind, *(["MODEL"] if self.takes_model else []), *self.run])
+
+    @property
+    def takes_model(self) -> bool:
+        """Whether it is measured on a model; kernels are on shapes."""
+        return self.kind != "kernels"
 
     def found(self, files: Sequence[Path]) -> list[tuple[Path, Result, list[Finding]]]:
         """Compute the findings of every file that has some."""
@@ -98,11 +103,14 @@ def stored_results(folder: Path = RESULTS) -> list[Path]:
 def conditions(result: Result) -> str:
     """Model, hardware and versions of a result, in a line."""
     versions = {name: version for name, version in (result.environment.get("versions") or {}).items() if version}
-    engine = result.settings.get("engine") or (result.rows[0].engine if result.kind == "throughput" else "embedded")
-    told = [f"{name} {versions[name]}" for name in ("torch", "vllm") if name in versions]
-    return ", ".join(
-        [result.model, str(result.environment.get("hardware", "unknown hardware")), f"{engine} engine", *told]
-    )
+    if result.kind == "kernels":
+        what, libraries = ["kernels"], ("torch", "triton", "vllm")
+    else:
+        engine = result.rows[0].engine if result.kind == "throughput" else "embedded"
+        what, libraries = [f"{result.settings.get('engine') or engine} engine"], ("torch", "vllm")
+    told = [f"{name} {versions[name]}" for name in libraries if name in versions]
+    hardware = str(result.environment.get("hardware", "unknown hardware"))
+    return ", ".join([*([result.model] if result.model else []), hardware, *what, *told])
 
 
 def tell(claim: Claim, files: Sequence[Path]) -> str:
@@ -131,21 +139,23 @@ def main(claim: Claim) -> None:
     parser = argparse.ArgumentParser(
         prog=f"{claim.name}.py",
         description=f"{claim.statement} {PAPER}: {claim.paper}.",
-        epilog="Options of `vegas bench` may follow --run MODEL after --.",
+        epilog="Options of `vegas bench` may follow --run after --.",
     )
     parser.add_argument("results", type=Path, nargs="*", help="result files (default: all in benchmarks/results)")
-    parser.add_argument("--run", metavar="MODEL", help="measure first, by `vegas bench`; it goes on where it was")
+    how = {"metavar": "MODEL"} if claim.takes_model else {"action": "store_true"}
+    parser.add_argument("--run", **how, help="measure first, by `vegas bench`; it goes on where it was")
     parser.add_argument("--out", type=Path, help="where --run stores (default: paper_NAME.json in benchmarks/results)")
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     own, more = sys.argv[1:end], sys.argv[end + 1 :]
     arguments = parser.parse_args(own)
     if more and not arguments.run:
-        parser.error("options after -- are those of `vegas bench`; they go with --run MODEL")
+        parser.error("options after -- are those of `vegas bench`; they go with --run")
     files = list(arguments.results)
     if arguments.run:
         out = arguments.out or RESULTS / f"paper_{claim.name}.json"
         vegas = Path(sys.executable).with_name("vegas")
-        command = [str(vegas), "bench", claim.kind, arguments.run, *claim.run, "--out", str(out), *more]
+        model = [arguments.run] if claim.takes_model else []
+        command = [str(vegas), "bench", claim.kind, *model, *claim.run, "--out", str(out), *more]
         code = subprocess.run(command, check=False).returncode
         if code:
             sys.exit(code)

@@ -13,14 +13,21 @@ from pathlib import Path
 
 from _claims import PAPER, RESULTS, stored_results, tell
 
-SCRIPTS = ("acceptance_vs_stream", "throughput_vs_best", "selection_overhead", "collect_two_queries", "context_growth")
+SCRIPTS = (
+    "acceptance_vs_stream",
+    "throughput_vs_best",
+    "selection_overhead",
+    "selection_in_kernels",
+    "collect_two_queries",
+    "context_growth",
+)
 README = Path(__file__).with_name("README.md")
 
 HEAD = f"""# Claims of the paper, and what we measured
 
 The claims are those of the method's summary ({PAPER}); its models and hardware are not ours, so its figures say what to
 expect, not what must come out. Each script of this folder states one claim and computes our figures for it from stored
-results of `vegas bench` (`benchmarks/results/`); `--run MODEL` measures first. This page is written by `make_readme.py`
+results of `vegas bench` (`benchmarks/results/`); `--run` measures first. This page is written by `make_readme.py`
 and holds no figure that is not in such a file.
 """
 
