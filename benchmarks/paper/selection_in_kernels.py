@@ -30,8 +30,8 @@ CLAIM = Claim(
     statement="Scoring every key and choosing from the scores adds little to FlashAttention 3.",
     paper="5.9 % to 9.4 %",
     how=(
-        "one layer's verification with scores (softmax weights) and selection, less FlashAttention 3 without them, as a "
-        "share of the latter"
+        "one layer's verification with scores (softmax weights) and selection, less FlashAttention 3 without them, as "
+        "a share of the latter"
     ),
     kind="kernels",
     measure=measure,
