@@ -21,6 +21,7 @@ from triton.compiler import ASTSource
 
 from tests.ops import test_select_kv, test_sparse_attention, test_verify_attention
 from tests.ops.cases import make_batch
+from vegas_spec.ops import tuning
 from vegas_spec.ops.plan import VerifyPlan
 from vegas_spec.ops.sparse_attention import SparseWorkspace
 
@@ -36,7 +37,7 @@ TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
 }
-OPTIONS = ("num_warps", "num_stages", "launch_pdl")
+OPTIONS = ("num_warps", "num_stages", "launch_pdl", "enable_fp_fusion")
 
 
 class Compiling:
@@ -80,12 +81,13 @@ class Compiling:
 @contextmanager
 def gpu(capability: int, found: list[dict[str, Any]]) -> Iterator[None]:
     """While inside, the ops believe in this GPU, and their kernels are compiled."""
-    early = {"EARLY": True, "launch_pdl": True} if capability >= 90 else {"EARLY": False}
+    with mock.patch.object(torch.cuda, "get_device_capability", return_value=divmod(capability, 10)):
+        options = tuning.launch_options.__wrapped__(torch.device("cuda"))
     changes: dict[str, dict[str, Any]] = {
         "plan": {"shared_memory": lambda _: SHARED_MEMORY[capability]},
-        "sparse_attention": {"shared_memory": lambda _: SHARED_MEMORY[capability], "early_launch": lambda _: early},
-        "verify_attention": {"early_launch": lambda _: early},
-        "select_kv": {"early_launch": lambda _: early},
+        "sparse_attention": {"shared_memory": lambda _: SHARED_MEMORY[capability], "launch_options": lambda _: options},
+        "verify_attention": {"launch_options": lambda _: options},
+        "select_kv": {"launch_options": lambda _: options},
         "truncate_logits": {},
     }
     patches = []

@@ -12,7 +12,7 @@ from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
 from vegas_spec.ops.register import register
 from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
-from vegas_spec.ops.tuning import SELECT, early_launch
+from vegas_spec.ops.tuning import SELECT, launch_options
 
 FIRST_POSITIONS = 16
 """Positions at the start that a request without scores keeps, beside the latest ones (StreamingLLM's sinks)."""
@@ -126,7 +126,7 @@ def launch(
             levels, histogram, prefix_lens, score_offsets, levels.shape[1],
             HEADS=heads, CHUNK=SELECT.merge_chunk, PARTS=MERGED_PARTS, WEIGHT=score == "weight",
             STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS, num_warps=4,  # type: ignore[index]
-            **early_launch(levels.device),
+            **launch_options(levels.device),
         )  # fmt: skip
     grid = batch * MERGED_PARTS if together else programs.shape[0] * SELECT.sharers
     select_kernel[(grid,)](
@@ -138,7 +138,7 @@ def launch(
         POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         TAIL=triton.next_power_of_2(max(tail, 1)), num_warps=SELECT.warps,
-        **early_launch(levels.device),
+        **launch_options(levels.device),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vegas_spec.ops.checks import FLOATS, HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
 from vegas_spec.ops.register import register
 from vegas_spec.ops.sparse_kernel import sparse_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, early_launch, shared_memory, sparse_splits, sparse_tuning
+from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, launch_options, shared_memory, sparse_splits, sparse_tuning
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def launch(
         LIMIT=2.0**90,
         STAGES=stages,
         num_warps=warps,
-        **early_launch(query.device),
+        **launch_options(query.device),
     )  # fmt: skip
 
 

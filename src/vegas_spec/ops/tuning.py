@@ -13,10 +13,13 @@ MAX_COLUMNS = 128
 
 
 @functools.cache
-def early_launch(device: torch.device) -> dict[str, bool]:
-    """Launch options: from Hopper on, a kernel is set up while the one ahead of it ends, and then waits for it."""
+def launch_options(device: torch.device) -> dict[str, bool]:
+    """Options of a launch: from Hopper on, a kernel is set up while the one ahead of it ends, and then waits for it.
+
+    Multiply-adds are asked for: from Triton 3.10 on they are not the default.
+    """
     early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
+    return {"enable_fp_fusion": True, "EARLY": early, **({"launch_pdl": True} if early else {})}
 
 
 @dataclass(frozen=True)

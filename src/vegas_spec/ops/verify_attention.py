@@ -21,7 +21,7 @@ from vegas_spec.ops.checks import (
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import VerifyPlan, parts_of
 from vegas_spec.ops.register import register
-from vegas_spec.ops.tuning import early_launch
+from vegas_spec.ops.tuning import launch_options
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS, verify_kernel
 
 
@@ -221,7 +221,7 @@ def launch(
         LIMIT=2.0**15 if float16 else 2.0**64,
         STAGES=stages,
         num_warps=warps,
-        **early_launch(query.device),
+        **launch_options(query.device),
     )  # fmt: skip
 
 
