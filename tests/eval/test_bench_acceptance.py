@@ -98,6 +98,9 @@ def test_a_killed_run_goes_on_where_it_was(
     assert not out.exists()
     assert run(app, ["bench", "acceptance", chat_model, *WORKLOAD, "--out", str(out), "--temperature", "1"]) == 2
     assert "another run (different: temperature" in capsys.readouterr().err
+    for flag in ("--max-tokens", "--max-prompt-tokens"):  # of outputs, and of prompts
+        assert bench(chat_model, out, flag, "400") == 2
+        assert f"another run (different: {flag[2:].replace('-', '_')})" in capsys.readouterr().err.replace("\n", " ")
 
     def counted(*arguments: Any) -> AcceptanceRow:
         measured.append("row")

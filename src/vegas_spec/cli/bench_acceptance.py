@@ -114,7 +114,9 @@ def acceptance(
         "hf_overrides": hf_overrides,
         "revision": revision,
         "workloads": list(asked),
-        **common,
+        "prompts": prompts,
+        "min_prompt_tokens": min_prompt_tokens,
+        "max_prompt_tokens": max_prompt_tokens,
     }
     run = {"kind": "acceptance", "model": model, "hardware": hardware(), **settings}
     with runs.journal_of(out, run, restart, console) as journal:
