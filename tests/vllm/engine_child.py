@@ -32,6 +32,7 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
 from vegas_spec.vllm import decode_graphs, fall_back, flash_attention, hooks, plugin, scheduling, speculator
 from vegas_spec.vllm import options as vegas_options
+from vegas_spec.vllm.draft_graphs import DraftGraphs
 from vegas_spec.vllm.memory import MemoryLimits, memory_limits
 from vegas_spec.vllm.scheduling import Drafting
 
@@ -190,25 +191,8 @@ class Engines:
             num_speculative_tokens=most,
             num_speculative_tokens_per_batch_size=schedule,
         )
-        manager = CudaGraphManager.__new__(CudaGraphManager)
-        vars(manager).update(
-            vllm_config=SimpleNamespace(
-                speculative_config=speculative,
-                num_speculative_tokens=most,
-                additional_config={"vegas": {"draft_lengths": list(lengths)}},
-                cache_config=SimpleNamespace(use_kda_recoverssm=False),
-            ),
-            compilation_config=SimpleNamespace(cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=sizes[-1]),
-            max_num_reqs=max_requests,
-            decode_query_len=most + 1,
-            cudagraph_mode=CUDAGraphMode.FULL_AND_PIECEWISE,
-            varlen_decode=False,
-            ubatch_runner=None,
-            lora_capture_cases=[0],
-            _lora_dispatch_map={},
-            _candidates={},
-            _capture_descs={},
-            _graphs_captured=True,
+        manager = self.bare_manager(
+            CudaGraphManager, speculative, lengths, max_requests, sizes, most + 1, CUDAGraphMode.FULL_AND_PIECEWISE
         )
         init(manager)
         found = {}
@@ -222,6 +206,41 @@ class Engines:
         captured = manager._capture_descs[CUDAGraphMode.FULL]
         assert captured == sorted(captured, key=lambda graph: -graph.num_tokens)
         return found, len(captured)
+
+    def bare_manager(self, kind, speculative, lengths, max_requests, sizes, rows, mode):
+        """A manager of graphs that knows what it would capture, and believes that it has."""
+        manager = kind.__new__(kind)
+        vars(manager).update(
+            vllm_config=SimpleNamespace(
+                speculative_config=speculative,
+                num_speculative_tokens=max(lengths),
+                additional_config={"vegas": {"draft_lengths": list(lengths)}},
+                cache_config=SimpleNamespace(use_kda_recoverssm=False),
+            ),
+            compilation_config=SimpleNamespace(cudagraph_capture_sizes=sizes, max_cudagraph_capture_size=sizes[-1]),
+            max_num_reqs=max_requests,
+            decode_query_len=rows,
+            cudagraph_mode=mode,
+            varlen_decode=False,
+            ubatch_runner=None,
+            lora_capture_cases=[0],
+            _lora_dispatch_map={},
+            _candidates={},
+            _capture_descs={},
+            _graphs_captured=True,
+        )
+        return manager
+
+    def draft_graphs_found(self, max_requests, sizes):
+        """Requests in the graph of the draft loop that is found for 1, 2, ... requests; None where there is none."""
+        fixed = SimpleNamespace(
+            method="custom_class", model=vegas_options.SPECULATOR, uses_dynamic_speculative_decoding=lambda: False
+        )
+        mode = CUDAGraphMode.FULL_DECODE_ONLY
+        manager = self.bare_manager(DraftGraphs, fixed, [6], max_requests, sizes, 1, mode)
+        manager._init_candidates()
+        graphs = [manager.dispatch(n, n, 1, 0) for n in range(1, max_requests + 1)]
+        return [graph.num_reqs if graph.cg_mode == CUDAGraphMode.FULL else None for graph in graphs]
 
     def adapt_by(self, name, length_by_step):
         """Have an engine draft these lengths, one after the other, and over again; what it finds best if None."""

@@ -1,5 +1,6 @@
 """How Vegas is asked for, what it then tells vLLM, and what it refuses; no engine is started."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -152,6 +153,15 @@ def test_ranks_of_data_parallelism_do_not_adapt():
             additional_config={"vegas": {"config": {"adaptive": adaptive}}},
         )
         assert (got(config) is not None) is refused
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_batch_invariance_is_refused(monkeypatch, asked):
+    """Asked for by a variable of the environment, which vLLM reads when it is looked at."""
+    envs = SimpleNamespace(VLLM_BATCH_INVARIANT=asked)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(envs=envs))
+    [refusal] = [refusal for refusal in refusals.REFUSALS if "depend on the batch" in refusal.needs]
+    assert refusal.got(None) == ("VLLM_BATCH_INVARIANT=1" if asked else None)
 
 
 def test_layers_that_are_refused():

@@ -55,8 +55,11 @@ def batch(*requests):
         ([(4, 20, False), (10, 10, True)], [0, 4, 5], [0, 1, 2, 3, 13]),
         # The last chunk of a prompt, however short, is no verification.
         ([(3, 30, True), (2, 12, False)], [0, 1, 3], [2, 3, 4]),
-        ([(4, 20, False), (4, 9, True)], [0, 4, 5], [0, 1, 2, 3, 7]),
+        ([(4, 20, False), (3, 9, True)], [0, 4, 5], [0, 1, 2, 3, 6]),
         ([(1, 1, True)], [0, 1], [0]),
+        # But as many rows as a verification has may be a prompt's last token and padding.
+        ([(4, 20, False), (4, 9, True)], [0, 4, 8], None),
+        ([(4, 33, True), (1, 9, False), (10, 10, True)], [0, 4, 5, 6], [0, 1, 2, 3, 4, 14]),
     ],
 )
 def test_scored_rows(requests, starts, index):
@@ -70,13 +73,13 @@ def test_scored_rows(requests, starts, index):
     ("requests", "whole"),
     [
         # A prompt's last token may stand before drafts that are none, in the graph of verifications.
-        ([(4, 20, False), (4, 9, True)], True),
-        ([(3, 20, False), (3, 9, True)], False),
+        ([(3, 20, False), (3, 9, True)], True),
+        ([(2, 20, False), (2, 9, True)], False),
         ([(4, 20, False), (3, 9, True)], False),
     ],
 )
 def test_what_a_graph_may_replay_is_laid_out_as_it_was_captured(requests, whole):
-    rows = scored_rows(batch(*requests), gamma=3, falls_back=False, graph_rows={4})
+    rows = scored_rows(batch(*requests), gamma=3, falls_back=False, graph_rows={3, 4})
     assert (rows.index is None) == whole
 
 
@@ -85,6 +88,7 @@ def test_what_a_graph_may_replay_is_laid_out_as_it_was_captured(requests, whole)
     [
         ([(4, 20, False), (10, 10, True)], 1),
         ([(4, 20, False), (4, 30, False), (2, 12, True), (10, 10, True)], 2),
+        ([(4, 20, False), (4, 33, True), (1, 9, False), (10, 10, True)], 3),
         # All prompts; and an order in which prompts do not stand together.
         ([(3, 30, True), (10, 12, True)], 0),
         ([(10, 30, True), (4, 12, False)], 0),
@@ -92,6 +96,14 @@ def test_what_a_graph_may_replay_is_laid_out_as_it_was_captured(requests, whole)
 )
 def test_where_the_prompts_begin(requests, first):
     assert scored_rows(batch(*requests), gamma=3, falls_back=False).first_prompt == first
+
+
+def test_a_padded_prompts_draft_reads_up_to_its_newest_token():
+    """A cached prompt's last token, at position 29, runs before three drafts that are none and are rejected."""
+    draft_kv = make()
+    step = batch((4, 33, True), (1, 20, False))
+    draft_kv.prepare(scored_rows(step, gamma=3, falls_back=False), (0, 1), BLOCK)
+    assert int(draft_kv.plan.prefix_lens[0]) == 33 - 3
 
 
 def test_prompts_only():

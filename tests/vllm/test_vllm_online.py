@@ -58,3 +58,12 @@ def test_full_graphs(engines, lengths):
     assert None in [
         graph for (n, rows), graph in engines.graphs_found(lengths, 40, SIZES, False)[0].items() if n * rows <= 280
     ]
+
+
+@pytest.mark.parametrize("most", [1, 3, 12, 100])
+def test_full_graphs_of_the_draft_loop(engines, most):
+    """Every batch finds one, whatever the most requests are, as long as captured sizes reach so far."""
+    assert engines.draft_graphs_found(most, SIZES)[-1] == most
+    for requests, graph in enumerate(engines.draft_graphs_found(most, SIZES), 1):
+        assert requests <= graph <= requests + min(requests, 8)
+    assert engines.draft_graphs_found(12, [1, 2, 4, 8]) == [1, 2, 4, 4, 8, 8, 8, 8, None, None, None, None]

@@ -125,6 +125,16 @@ class Engine:
             assert got[: len(position)].tolist() == self.slots_of(part, slot, position).tolist()
 
 
+def test_the_profiles_cache_is_let_go():
+    """VLLM measures graphs over a small cache, then divides the layers of the real one."""
+    engine = Engine(16, seed=0)
+    engine.begin(0, 100)
+    engine.step({0: 100})
+    assert engine.kv.keys is not None
+    engine.kv.divide([(0, 2), (1,)])
+    assert engine.kv.keys is None
+
+
 @pytest.mark.parametrize("block_size", [16, 64])
 def test_requests_that_come_and_go(block_size):
     """Schedules of their own, prompts in chunks, another order of the batch, a slot's next request, plain steps."""

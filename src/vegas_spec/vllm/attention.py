@@ -29,25 +29,22 @@ def scored_rows(
     What is read on the host is there already: how many tokens each request runs, and whether they are its prompt's.
     """
     starts, seq_lens, blocks = common.query_start_loc, common.seq_lens, common.block_table_tensor
-    prefilling = common.is_prefilling
     if falls_back and common.max_query_len == 1:
         return ScoredRows(starts, seq_lens, blocks, None, scored=False)
+    is_prompt = reading_prompts(common, gamma + 1)
     # Such a step may be replayed in a graph of verifications, though a prompt is in it: one whose last token follows a
-    # cached context, with drafts that are none to keep rows even. It is laid out as the graph was captured.
+    # cached context. It is laid out as the graph was captured.
     even = common.num_actual_tokens == common.num_reqs * common.max_query_len and common.max_query_len in graph_rows
-    if common.max_query_len <= gamma + 1 and (even or prefilling is None or not bool(prefilling.any())):
+    if common.max_query_len <= gamma + 1 and (even or True not in is_prompt):
         return ScoredRows(starts, seq_lens, blocks, None, scored=scores)
     bounds = common.query_start_loc_cpu.tolist()
-    is_prompt = [False] * seq_lens.shape[0] if prefilling is None else prefilling[: seq_lens.shape[0]].tolist()
-    is_prompt += [False] * (seq_lens.shape[0] - len(is_prompt))
     index: list[int] = []
     compact = [0]
     for request, prompt in enumerate(is_prompt):
         start, end = bounds[request], bounds[request + 1]
         index.extend(range(max(start, end - 1) if prompt else start, end))
         compact.append(len(index))
-    to_device = {"device": seq_lens.device, "non_blocking": True}
-    compact_starts = torch.tensor(compact, dtype=torch.int32).to(**to_device)
+    compact_starts = to_device(compact, torch.int32, seq_lens.device)
     if not scores:
         return ScoredRows(compact_starts, seq_lens, blocks, None, scored=False)
     # vLLM puts decoding requests first; padding, which is no prompt either, stands at the end.
@@ -57,9 +54,30 @@ def scored_rows(
         compact_starts,
         seq_lens,
         blocks,
-        torch.tensor(index, dtype=torch.int64).to(**to_device),
+        to_device(index, torch.int64, seq_lens.device),
         first_prompt=first_prompt if together else 0,
     )
+
+
+def reading_prompts(common: Any, verified: int) -> list[bool]:
+    """Which requests read a part of their prompt in this step, of which the last row alone is scored.
+
+    A part of as many rows as a verification has (`verified`) is scored as one: it may be a prompt's last token, which
+    vLLM has padded to that with drafts that are none, and the last row is then of no token at all.
+    """
+    batch, prefilling = common.seq_lens.shape[0], common.is_prefilling
+    if prefilling is None or not bool(prefilling.any()):
+        return [False] * batch
+    known = min(batch, prefilling.shape[0])
+    rows = common.query_start_loc_cpu[: known + 1].diff()
+    reading: list[bool] = (prefilling[:known] & (rows != verified)).tolist()
+    return reading + [False] * (batch - known)
+
+
+def to_device(numbers: list[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Copy without waiting for the device: from pinned memory, which torch keeps until the copy has been made."""
+    on_host = torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda")
+    return on_host.to(device, non_blocking=True)
 
 
 def prompts_only(common: Any, first: int) -> Any:

@@ -9,6 +9,7 @@ from vllm.v1.worker.gpu.spec_decode.target_dependent_ar.cudagraph_utils import (
     SpeculatorCudaGraphManager,
 )
 
+from vegas_spec.vllm.decode_graphs import arrange
 from vegas_spec.vllm.options import draft_lengths
 
 
@@ -16,6 +17,15 @@ class DraftGraphs(SpeculatorCudaGraphManager):  # type: ignore[misc]
     """One graph per batch size, and per draft length where there are several."""
 
     _capture_descs: dict[Any, list[Any]]
+
+    def _init_candidates(self) -> None:
+        """Have a graph for every batch up to ``max_num_seqs``.
+
+        The sizes that vLLM captures may end before: for 12 requests, at 8. A larger batch would launch the kernels of
+        the whole model one by one, for every draft step.
+        """
+        super()._init_candidates()
+        arrange(self, [1])
 
     def capture(self, *args: Any, **kwargs: Any) -> None:
         """Capture; see `SpeculatorCudaGraphManager.capture`.

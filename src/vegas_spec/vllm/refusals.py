@@ -98,6 +98,12 @@ def _old_runner(config: Any) -> str | None:
     return None if config.use_v2_model_runner else "the V1 runner"
 
 
+def _batch_invariance(config: Any) -> str | None:
+    from vllm import envs
+
+    return "VLLM_BATCH_INVARIANT=1" if getattr(envs, "VLLM_BATCH_INVARIANT", False) else None
+
+
 def _platform(config: Any) -> str | None:
     from vllm.platforms import current_platform
 
@@ -205,6 +211,11 @@ REFUSALS = (
     ),
     Refusal(
         "supports weights that stay loaded", given("model_config.enable_sleep_mode"), "Leave --enable-sleep-mode out"
+    ),
+    Refusal(
+        "requires attention whose rounding may depend on the batch",
+        _batch_invariance,
+        "Unset it, or serve without vegas",
     ),
     Refusal("supports sampling without watermark", given("watermark_config"), "Leave --watermark-config out"),
 )

@@ -103,7 +103,8 @@ class SpecExtendKV(DraftKV):
         return LayerSpecExtendKV(self, layer)
 
     def divide(self, parts: Sequence[tuple[int, ...]]) -> None:
-        """Have a list for each block table."""
+        """Have a list for each block table, and let go of the cache that the memory profile was taken with."""
+        self.keys = self.like = None
         if len(parts) > len(self.slots):
             self.slots = self.slots.new_zeros((len(parts), *self.slots.shape[1:]))
         for part, layers in enumerate(parts):
