@@ -146,12 +146,12 @@ def test_figures(pair):
     """What workers measure when they are asked to, from nothing at each beginning."""
     assert pair.rpc("vegas", "vegas_figures") == [None]
     pair.rpc("vegas", "vegas_record")
-    pair.generate("vegas", prompts(100, seed=34), {"max_tokens": 1})
+    pair.generate("vegas", prompts(101, seed=34), {"max_tokens": 1})
     [figures] = pair.rpc("vegas", "vegas_figures")
-    # After 100 tokens in three chunks: three drafts, each of 30 entries and of what came since; dense ones see it all.
+    # After 101 tokens in three chunks: three drafts, each of 31 entries and of what came since; dense ones see it all.
     assert figures["steps"] == {"prompts": 3, "accept": 3, "draft": 3}
-    assert figures["draft_kv_read"] == 31 + 32 + 33
-    assert figures["draft_kv_dense"] == 101 + 102 + 103
+    assert figures["draft_kv_read"] == 32 + 33 + 34
+    assert figures["draft_kv_dense"] == 102 + 103 + 104
     pair.rpc("vegas", "vegas_record")
     pair.generate("vegas", prompts(40, seed=34), {"max_tokens": 12})
     pair.rpc("vegas", "vegas_record", False)
