@@ -7,7 +7,7 @@ import torch
 from serving_prompts import VEGAS, prompts
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack
+from vegas_spec.vllm.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack, entries_read
 
 QWEN3_8B = Cost(weights=15.1e9, per_token=36 * 8 * 128 * 2 * 2, layers=36)
 CODER = Cost(weights=3.09e9, per_token=28 * 2 * 128 * 2 * 2, layers=28)
@@ -97,6 +97,14 @@ def test_rule_wants_drafts_to_be_accepted():
         rule.decide([32_768] * 16)
     assert rule.drafting
     assert rule.accepted < EXPECTED_ACCEPTANCE * 6
+
+
+@pytest.mark.parametrize("bounds", [{}, {"kv_budget_min": 7}, {"kv_budget_min": 1, "kv_budget_max": 300}])
+def test_what_drafts_read_is_each_contexts_budget(bounds):
+    """Of all contexts together."""
+    config = VegasConfig(kv_budget=0.03, **bounds)
+    contexts = [1, 2, 6, 7, 255, 257, 9_999, 10_000, 10_001, 131_072]
+    assert entries_read(config, contexts) == sum(config.budget(length) for length in contexts)
 
 
 def test_between_the_thresholds_nothing_changes():

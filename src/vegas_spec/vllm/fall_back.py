@@ -25,6 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm.memory import cache_itemsize
 
@@ -116,6 +118,15 @@ def _bytes_per_weight(quantization: str | None, itemsize: int) -> float:
     return 1.0 if "8" in quantization else 0.6
 
 
+def entries_read(config: VegasConfig, contexts: Sequence[int]) -> int:
+    """Sum `VegasConfig.budget` over contexts, all at once: the scheduler asks at every step, for every request."""
+    lengths = np.array(contexts, dtype=np.int64)
+    wanted = np.maximum(-(-lengths * config.kv_budget_millionths // 1_000_000), config.kv_budget_min)
+    if config.kv_budget_max is not None:
+        wanted = np.minimum(wanted, config.kv_budget_max)
+    return int(np.minimum(lengths, wanted).sum())
+
+
 class FallBack:
     """Decides, step by step, whether the next draft is worth its cost."""
 
@@ -136,7 +147,7 @@ class FallBack:
         """
         drafting = len(contexts) if drafting is None else drafting
         gamma = self.config.num_speculative_tokens
-        tokens, read = sum(contexts), sum(self.config.budget(length) for length in contexts)
+        tokens, read = sum(contexts), entries_read(self.config, contexts)
         iteration = self.cost.verify(tokens, gamma * drafting) + gamma * self.cost.draft(read)
         return (self.accepted * drafting / len(contexts) + 1) * self.cost.plain(tokens) / iteration
 

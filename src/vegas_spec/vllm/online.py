@@ -16,7 +16,7 @@ from vegas_spec.adaptive import PROBE_COST, AdaptiveController, Choice
 from vegas_spec.config import VegasConfig
 from vegas_spec.expected_speed import cannot_gain
 from vegas_spec.running_means import DecayedMean
-from vegas_spec.vllm.fall_back import Cost
+from vegas_spec.vllm.fall_back import Cost, entries_read
 
 EXPECTED_RATE = 0.9
 """Chance of a draft, given the one before, at first: of six, as many are accepted as `fall_back` expects."""
@@ -120,7 +120,7 @@ class Online:
         return length
 
     def _bytes_by_length(self, contexts: Sequence[int], drafting: int) -> Callable[[int], float]:
-        tokens, read = sum(contexts), sum(self.config.budget(length) for length in contexts)
+        tokens, read = sum(contexts), entries_read(self.config, contexts)
         plain, step = self.cost.plain(tokens), self.cost.draft(read)
         return lambda length: self.cost.verify(tokens, length * drafting) + length * step if length else plain
 

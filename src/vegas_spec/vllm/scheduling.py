@@ -94,12 +94,13 @@ class Drafting:
     def decide(self, scheduler: Any, scheduler_output: Any) -> None:
         """Once a step is scheduled: how many drafts follow it."""
         contexts, drafting, prompts = [], [], False
+        requests, longest = scheduler.requests, self.gamma + 1
         for request_id, scheduled in scheduler_output.num_scheduled_tokens.items():
-            request = scheduler.requests[request_id]
-            length = request.num_computed_tokens + scheduled
-            prompts |= scheduled > self.gamma + 1 or request.num_computed_tokens < request.num_prompt_tokens
-            if length >= request.num_prompt_tokens:
-                contexts.append(length)
+            request = requests[request_id]
+            computed, prompt = request.num_computed_tokens, request.num_prompt_tokens
+            prompts = prompts or scheduled > longest or computed < prompt
+            if computed + scheduled >= prompt:
+                contexts.append(computed + scheduled)
                 if wants_drafts(request.sampling_params):
                     drafting.append(request_id)
         if contexts and not drafting and self.alone:
