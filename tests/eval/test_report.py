@@ -238,8 +238,14 @@ def test_the_page_in_a_browser(chromium: Any, page: Path, size: dict[str, Any], 
         assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) == (scheme == "dark")
         seen.page.click("#theme")
         assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != background
-        seen.page.reload()  # the choice is kept
-        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") != background
+        # The choice is kept. The browser writes it down a moment later, and a reload may come before that.
+        for _ in range(20):
+            seen.page.wait_for_timeout(100)
+            seen.page.reload()
+            kept = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            if kept != background:
+                break
+        assert kept != background
         for svg in seen.page.query_selector_all("svg.plot"):
             box = svg.bounding_box()
             assert box["width"] > 250
