@@ -56,6 +56,15 @@ HALVES = (torch.bfloat16, torch.float16)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+def check_logit_options(softcap: float | None, sinks: Tensor | None, heads: int, device: torch.device) -> None:
+    """Refuse a soft-cap that caps nothing, and sinks that are not one logit per query head."""
+    if softcap is not None and not softcap > 0:
+        raise refuse("softcap", "positive", softcap)
+    if sinks is not None:
+        check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
+        check_contiguous("sinks", sinks)
+
+
 def check_cache(key_cache: Tensor, value_cache: Tensor, num_kv_heads: int, head_dim: int, query: Tensor) -> None:
     """Refuse a paged cache whose two halves, dtype or dimensions do not fit the query."""
     dtypes = (query.dtype, *FP8)

@@ -10,7 +10,16 @@ import torch
 import triton
 from torch import Tensor
 
-from vegas_spec.ops.checks import FLOATS, HALVES, check_cache, check_contiguous, check_last_dim, check_tensor, refuse
+from vegas_spec.ops.checks import (
+    FLOATS,
+    HALVES,
+    check_cache,
+    check_contiguous,
+    check_last_dim,
+    check_logit_options,
+    check_tensor,
+    refuse,
+)
 from vegas_spec.ops.register import register
 from vegas_spec.ops.sparse_kernel import sparse_kernel
 from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, launch_options, shared_memory, sparse_splits, sparse_tuning
@@ -155,11 +164,7 @@ def sparse_attention(
             check_contiguous(name, tensor)
         check_tensor("out", out, query.shape, (query.dtype,), device)
         check_last_dim("out", out)
-        if softcap is not None and not softcap > 0:
-            raise refuse("softcap", "positive", softcap)
-        if sinks is not None:
-            check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
-            check_contiguous("sinks", sinks)
+        check_logit_options(softcap, sinks, heads, device)
         for name, scale_tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
             if scale_tensor is not None:
                 check_tensor(name, scale_tensor.reshape(-1), (1,), (torch.float32,), device)

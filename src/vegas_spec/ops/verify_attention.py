@@ -13,8 +13,8 @@ from vegas_spec.ops.checks import (
     HALVES,
     check_cache,
     check_choice,
-    check_contiguous,
     check_last_dim,
+    check_logit_options,
     check_tensor,
     refuse,
 )
@@ -134,11 +134,7 @@ def verify_attention(
         if lse is not None:
             check_tensor("lse", lse, (num_rows, heads), (torch.float32,), device)
             check_last_dim("lse", lse)
-        if softcap is not None and not softcap > 0:
-            raise refuse("softcap", "positive", softcap)
-        if sinks is not None:
-            check_tensor("sinks", sinks, (heads,), (torch.float32, *HALVES), device)
-            check_contiguous("sinks", sinks)
+        check_logit_options(softcap, sinks, heads, device)
         for name, tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
             if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32 or tensor.device != device):
                 raise refuse(name, f"one float32 on {device}", f"{tensor.numel()} {tensor.dtype} on {tensor.device}")

@@ -56,6 +56,13 @@ class Likeness:
     value_scale: Tensor | None = None
 
 
+def slots_of(position: Tensor, block_table: Tensor, block_size: int) -> Tensor:
+    """Cache slots of positions, int32, of their shape ``[batch, ...]``; beyond the block table they mean nothing."""
+    block = (position // block_size).clamp(max=block_table.shape[1] - 1)
+    slots = block_table.long().gather(1, block.flatten(1)).view_as(block) * block_size + position % block_size
+    return slots.to(torch.int32)
+
+
 class DraftKV:
     """The cache slots that drafts read, chosen layer by layer as verification runs, and the scratch for choosing them.
 

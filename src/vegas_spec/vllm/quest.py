@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies.quest import PAGE_SIZE, page_scores
-from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows, slots_of
 
 CHUNK = 1024
 """Tokens whose pages are bounded at once."""
@@ -111,9 +111,7 @@ class QuestKV(DraftKV):
         column = self.column.expand(*best.shape[:2], -1)
         ranked = best.gather(2, (column // PAGE_SIZE).clamp(max=best.shape[2] - 1)) * PAGE_SIZE + column % PAGE_SIZE
         position = torch.where(column < in_pages, ranked, finished * PAGE_SIZE + column - in_pages)
-        block = (position // block_size).clamp(max=block_table.shape[1] - 1)
-        slots = block_table.long().gather(1, block.flatten(1)).view_as(block) * block_size + position % block_size
-        self.slots[0, :batch] = slots.to(torch.int32)
+        self.slots[0, :batch] = slots_of(position, block_table, block_size)
         return self.slots[0, :batch]
 
 

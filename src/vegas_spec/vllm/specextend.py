@@ -21,7 +21,7 @@ from torch import Tensor
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL, best_chunks, chunk_scores, most_recent
 from vegas_spec.selection import budgets, query_key_logits
-from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows, slots_of
 
 KEYS_AT_ONCE = 16384
 """Keys that are copied out of the cache at once to be scored."""
@@ -208,9 +208,7 @@ class SpecExtendKV(DraftKV):
         number = (self.column // CHUNK_SIZE).clamp(max=self.chunks.shape[1] - 1)
         in_chunk = self.chunks[requests][:, number].long() * CHUNK_SIZE + self.column % CHUNK_SIZE
         position = torch.where(self.column < in_chunks, in_chunk, recent_from + self.column - in_chunks)
-        block = (position // block_size).clamp(max=rows.block_table.shape[1] - 1)
-        slots = rows.block_table[:n].long().gather(1, block) * block_size + position % block_size
-        self.slots[part, :n, 0] = slots.to(torch.int32)
+        self.slots[part, :n, 0] = slots_of(position, rows.block_table[:n], block_size)
 
 
 @dataclass(frozen=True)
