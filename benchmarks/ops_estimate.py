@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.eval.environment import environment
+from vegas_spec.environment import environment
 from vegas_spec.ops.levels import to_levels
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS
 from vegas_spec.selection import select_positions

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from vegas_spec.eval.environment import environment
-from vegas_spec.eval.kernels.cases import CASES, Case
-from vegas_spec.eval.kernels.layer import Layer
-from vegas_spec.eval.kernels.timing import graph_milliseconds
+from vegas_bench.measure.kernels.cases import CASES, Case
+from vegas_bench.measure.kernels.layer import Layer
+from vegas_bench.measure.kernels.timing import graph_milliseconds
+from vegas_spec.environment import environment
 from vegas_spec.ops.tuning import SparseTuning, VerifyTuning
 
 Tuning = VerifyTuning | SparseTuning

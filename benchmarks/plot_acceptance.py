@@ -11,7 +11,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from vegas_spec.eval.results import AcceptanceRow, load
+from vegas_bench.results.results import AcceptanceRow, load
 
 plt.rcParams["svg.hashsalt"] = "vegas"  # the same picture is the same file
 

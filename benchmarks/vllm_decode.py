@@ -24,13 +24,13 @@ from typing import Any
 from _vllm_models import SHAPES, shape_arguments
 from rich.console import Console
 
+from vegas_bench.measure.job_process import JobProcess
+from vegas_bench.measure.model_size import ModelSize
+from vegas_bench.measure.throughput_rows import Shape, vllm_row
+from vegas_bench.measure.variants import Variant
+from vegas_bench.results.results import Result, ResultError, ThroughputRow, save
 from vegas_spec.cli.options import place_of
 from vegas_spec.config import VegasConfig
-from vegas_spec.eval.cost_model import ModelSize
-from vegas_spec.eval.job_process import JobProcess
-from vegas_spec.eval.results import Result, ResultError, ThroughputRow, save
-from vegas_spec.eval.throughput_rows import Shape, vllm_row
-from vegas_spec.eval.variants import Variant
 
 SIDES: dict[str, dict[str, Any] | None] = {
     "stock": None,

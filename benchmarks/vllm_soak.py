@@ -36,7 +36,7 @@ def main() -> None:
     if arguments.side:
         {"vegas": serve, "stock": answer}[arguments.side](arguments)
         return
-    from vegas_spec.eval.environment import environment
+    from vegas_spec.environment import environment
 
     with tempfile.TemporaryDirectory() as folder:
         for side in ("vegas", "stock"):

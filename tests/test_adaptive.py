@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from vegas_spec.adaptive import BUDGET_FACTORS, AdaptiveController, Choice
-from vegas_spec.running_means import AcceptanceRate, DecayedLine, DecayedMean
+from vegas_spec.pacing.controller import BUDGET_FACTORS, AdaptiveController, Choice
+from vegas_spec.pacing.running_means import AcceptanceRate, DecayedLine, DecayedMean
 
 MAX_GAMMA = 12
 Text = Callable[[int], float]

@@ -95,7 +95,9 @@ def test_where_it_cannot_serve(
     environment: dict[str, str],
     says: str,
 ):
-    monkeypatch.setattr("vegas_spec.vllm.serve.importlib.util.find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(
+        "vegas_spec.vllm.start.serve.importlib.util.find_spec", lambda name: object() if installed else None
+    )
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert run(app, ["serve", "some/model"]) == 2

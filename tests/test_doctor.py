@@ -13,7 +13,7 @@ from vegas_spec import doctor
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.doctor import Check, Facts, Gpu, run_checks, verdict
-from vegas_spec.vllm import doctor as vllm_doctor
+from vegas_spec.vllm.start import doctor as vllm_doctor
 
 GOOD = Facts(
     python=(3, 12, 1),
@@ -43,7 +43,7 @@ GOOD = Facts(
 def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What vLLM's process finds, without starting it; a test may change it."""
     found: dict[str, Any] = {"hooks": [["vllm version", "PASS", "1"], ["vllm:a.b", "PASS", "why"]]}
-    monkeypatch.setattr("vegas_spec.vllm.doctor.run_apart", lambda what: (found, Path("log")))
+    monkeypatch.setattr("vegas_spec.vllm.start.doctor.run_apart", lambda what: (found, Path("log")))
     return found
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.fall_back import Cost
-from vegas_spec.vllm.online import Online
+from vegas_spec.pacing.fall_back import Cost
+from vegas_spec.pacing.online import Online
 
 LENGTHS = [0, 2, 4, 6]
 COST = Cost(weights=15.1e9, per_token=36 * 8 * 128 * 2 * 2, layers=36)

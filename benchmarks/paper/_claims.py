@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vegas_spec.eval.results import Kind, Result, load
-from vegas_spec.eval.summary import tokens_text
+from vegas_bench.results.results import Kind, Result, load
+from vegas_bench.results.summary import tokens_text
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, Range, main
 
-from vegas_spec.eval.results import Result
-from vegas_spec.eval.summary import pairs, points, ratio_of_means
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import pairs, points, ratio_of_means
 
 CLAIMED = Range(1.15, 1.23)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, main
 
-from vegas_spec.eval.intervals import bootstrap_mean
-from vegas_spec.eval.results import Result
-from vegas_spec.eval.summary import pairs, points
+from vegas_bench.results.intervals import bootstrap_mean
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import pairs, points
 
 ALL_ROWS = "vegas:rows=all"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, main
 
-from vegas_spec.eval.results import Result
-from vegas_spec.eval.summary import REFERENCE, by_shape, speedups, tokens_text
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import REFERENCE, by_shape, speedups, tokens_text
 
 
 def measure(result: Result) -> Iterator[Finding]:

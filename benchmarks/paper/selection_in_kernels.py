@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, Range, main
 
-from vegas_spec.eval.results import Result
+from vegas_bench.results.results import Result
 
 CLAIMED = Range(5.9, 9.4)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, Range, at, main
 
-from vegas_spec.eval.results import Result
-from vegas_spec.eval.summary import by_shape, policy_name
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import by_shape, policy_name
 
 CLAIMED = {"vegas": Range(5.9, 9.4), "quest": Range(21.7, 21.7), "specextend": Range(11.2, 29.1)}
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from _claims import Claim, Finding, Range, at, main
 
-from vegas_spec.eval.results import Result
-from vegas_spec.eval.summary import BASELINE, REFERENCE, by_shape, is_rival, policy_name
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import BASELINE, REFERENCE, by_shape, is_rival, policy_name
 
 CLAIMED = Range(1.15, 1.29)
 

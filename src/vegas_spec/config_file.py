@@ -44,7 +44,7 @@ class ConfigFile:
         model : str
             Name, hub id or path; the last part is compared.
         hardware : str
-            As `vegas_spec.eval.environment.hardware` names it.
+            As `vegas_spec.environment.hardware` names it.
 
         """
         sentences = []

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from vegas_spec import LLM, SamplingParams
-from vegas_spec.eval.workloads import source_prompt
+from vegas_spec.engine.encoder import Encoder
+from vegas_spec.engine.source_text import source_prompt
 from vegas_spec.models import is_fetched, model_folder
 
 NAME = "qwen2.5-coder-0.5b"
@@ -31,7 +32,7 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def prompt(llm: LLM) -> list[int]:
-    return source_prompt(llm, 2048).prompt["prompt_token_ids"]
+    return source_prompt(Encoder.of(llm), 2048)[1]["prompt_token_ids"]
 
 
 @pytest.fixture(scope="module")

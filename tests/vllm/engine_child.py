@@ -30,11 +30,14 @@ from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
-from vegas_spec.vllm import decode_graphs, fall_back, flash_attention, hooks, plugin, scheduling, speculator
-from vegas_spec.vllm import options as vegas_options
-from vegas_spec.vllm.draft_graphs import DraftGraphs
-from vegas_spec.vllm.memory import MemoryLimits, memory_limits
-from vegas_spec.vllm.scheduling import Drafting
+from vegas_spec.pacing.fall_back import Cost
+from vegas_spec.vllm.scheduler import drafting as scheduling
+from vegas_spec.vllm.scheduler.drafting import Drafting
+from vegas_spec.vllm.start import hooks, plugin
+from vegas_spec.vllm.start import options as vegas_options
+from vegas_spec.vllm.worker import decode_graphs, flash_attention, speculator
+from vegas_spec.vllm.worker.draft_graphs import DraftGraphs
+from vegas_spec.vllm.worker.memory import MemoryLimits, memory_limits
 
 # What the interpreter cannot run of vLLM's own sampling: a top-k kernel, which vLLM has in torch too, and a function of
 # the device's library.
@@ -111,7 +114,7 @@ class Engines:
 
     def cost_of_a_pass(self, **cost):
         """Have engines that start from now on take this for what a forward pass reads."""
-        fall_back.Cost.estimate = classmethod(lambda cls, vllm_config: cls(**cost))
+        scheduling.estimate_cost = lambda vllm_config: Cost(**cost)
 
     def room_for_scores(self, tokens):
         """Have engines that start from now on score this many tokens per step at most; None ends it."""

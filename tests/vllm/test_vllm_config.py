@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm import options, plugin, refusals
+from vegas_spec.vllm.start import options, plugin, refusals
 
 VEGAS = {"method": "vegas", "num_speculative_tokens": 4, "kv_budget": 0.1}
 

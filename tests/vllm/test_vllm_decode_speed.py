@@ -4,8 +4,8 @@ import serving_models
 from engine_process import child_environment
 from serving_prompts import prompts
 
+from vegas_bench.measure.vllm_side import Case, measure_side, speculative_config
 from vegas_spec.config import VegasConfig
-from vegas_spec.eval.vllm_side import Case, measure_side, speculative_config
 
 
 def test_a_side_is_measured(model_folder, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from engine_process import child_environment
 
-from vegas_spec.vllm import doctor
+from vegas_spec.vllm.start import doctor
 
 
 def test_self_test(monkeypatch):

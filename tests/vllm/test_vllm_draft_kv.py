@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
-from vegas_spec.vllm.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+from vegas_spec.vllm.worker.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
+from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
 
 CONFIG = VegasConfig(num_speculative_tokens=3, kv_budget=0.25, kv_budget_min=4)
 BLOCK = 16

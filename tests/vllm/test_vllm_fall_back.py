@@ -7,7 +7,8 @@ import torch
 from serving_prompts import VEGAS, prompts
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack, entries_read
+from vegas_spec.pacing.fall_back import EXPECTED_ACCEPTANCE, RESUME_ABOVE, SUSPEND_BELOW, Cost, FallBack, entries_read
+from vegas_spec.vllm.scheduler.cost import estimate_cost
 
 QWEN3_8B = Cost(weights=15.1e9, per_token=36 * 8 * 128 * 2 * 2, layers=36)
 CODER = Cost(weights=3.09e9, per_token=28 * 2 * 128 * 2 * 2, layers=28)
@@ -45,7 +46,7 @@ def estimate(experts=0, **hf):
         get_num_experts=lambda: experts,
         get_num_experts_per_tok=lambda: 2,
     )
-    return Cost.estimate(
+    return estimate_cost(
         SimpleNamespace(
             model_config=model,
             parallel_config=SimpleNamespace(tensor_parallel_size=1),

@@ -5,8 +5,8 @@ import torch
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Drafting, Queries, Verified, make_policy
-from vegas_spec.vllm.draft_kv import ScoredRows
-from vegas_spec.vllm.quest import QuestKV
+from vegas_spec.vllm.worker.draft_kv import ScoredRows
+from vegas_spec.vllm.worker.quest import QuestKV
 
 CONFIG = VegasConfig(policy="quest", num_speculative_tokens=3, kv_budget=0.3, kv_budget_min=20)
 KV_HEADS, HEADS, DIM, BLOCKS = 2, 4, 32, 48

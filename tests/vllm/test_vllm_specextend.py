@@ -10,8 +10,8 @@ import torch
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Queries, Verified, make_policy
 from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL
-from vegas_spec.vllm.draft_kv import Likeness, ScoredRows
-from vegas_spec.vllm.specextend import SpecExtendKV
+from vegas_spec.vllm.worker.draft_kv import Likeness, ScoredRows
+from vegas_spec.vllm.worker.specextend import SpecExtendKV
 
 CONFIG = VegasConfig(policy="specextend", num_speculative_tokens=3, kv_budget=0.3, kv_budget_min=40)
 GAMMA, KV_HEADS, HEADS, DIM, MOST, SLOTS, SCALE = 3, 2, 4, 32, 400, 4, 0.5

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vegas_spec.vllm import iteration_times, timed_calls
-from vegas_spec.vllm.figures import vegas_figures, vegas_record
+from vegas_bench.measure import iteration_times
+from vegas_spec.vllm.worker import timed_calls
+from vegas_spec.vllm.worker.figures import vegas_figures, vegas_record
 
 
 class Speculator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import sys
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from vegas_spec import __version__
-from vegas_spec.cli import bench, demo, doctor, generate, inspect, models, report, serve, tune, verify
+from vegas_spec.cli import demo, doctor, generate, models, serve, verify
 from vegas_spec.cli.errors import run
 
 app = typer.Typer(
@@ -26,12 +27,15 @@ app.command("demo")(demo.demo)
 app.command("generate")(generate.generate)
 app.command("verify")(verify.verify)
 app.command("serve", context_settings=serve.SETTINGS)(serve.serve)
-app.add_typer(bench.app)
-app.command("tune")(tune.tune)
-app.command("report")(report.report)
-app.command("inspect")(inspect.inspect)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)
+# The workbench brings its subcommands by entry point, so that nothing here imports it.
+for command in importlib.metadata.entry_points(group="vegas_spec.commands"):
+    found = command.load()
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=command.name)
+    else:
+        app.command(command.name)(found)
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,16 +26,17 @@ def demo(
     as_json: flags.Json = False,
 ) -> None:
     """Show the method on a real model: the stream in colour, what was accepted, what was read, and that it is exact."""
+    from vegas_spec.engine.encoder import Encoder
+    from vegas_spec.engine.equality import judge
     from vegas_spec.engine.sampling_params import SamplingParams
-    from vegas_spec.eval.equality import judge
-    from vegas_spec.eval.workloads import source_prompt
+    from vegas_spec.engine.source_text import source_prompt
 
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     console = Console(stderr=True) if as_json else Console(highlight=False)
     llm = flags.load(model, console, device=device)
-    workload = source_prompt(llm, prompt_tokens, number=1)
+    name, prompt = source_prompt(Encoder.of(llm), prompt_tokens, number=1)
     config = llm.config
-    files = workload.name.partition(": ")[2]  # its number, of several prompts, goes before
+    files = name.partition(": ")[2]  # its number, of several prompts, goes before
     console.print(
         Panel(
             f"{escape(model)} on {llm.model.device} in {str(llm.model.dtype).removeprefix('torch.')}. The prompt: "
@@ -52,7 +53,7 @@ def demo(
     begin = time.perf_counter()
     printer = TokenPrinter(llm, console, (), coloured=True)
     output = None
-    for update in watch_prefill(console, llm.stream(workload.prompt, params), "reading the prompt"):
+    for update in watch_prefill(console, llm.stream(prompt, params), "reading the prompt"):
         output = update.output
         if not as_json:
             if len(output.outputs[0].token_ids) == update.new_tokens:
@@ -70,7 +71,7 @@ def demo(
     expected = None
     with token_bar(console) as bar:
         task = bar.add_task("plain decoding", total=prompt_tokens + max_tokens)
-        for update in plain.stream(workload.prompt, params):
+        for update in plain.stream(prompt, params):
             expected = update.output
             bar.update(task, completed=update.prefilled + len(expected.outputs[0].token_ids))
     assert expected is not None

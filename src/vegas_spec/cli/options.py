@@ -180,7 +180,7 @@ def drafting(context: typer.Context, config: Path | None, model: str, console: C
     if config is None:
         return options
     from vegas_spec import config_file
-    from vegas_spec.eval.environment import hardware
+    from vegas_spec.environment import hardware
 
     content = config_file.load(config)
     for warning in content.warnings(model=model, hardware=hardware()):

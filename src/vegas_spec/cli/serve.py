@@ -55,7 +55,7 @@ def serve(
     .yaml goes to vLLM). MODEL may also be a name of `vegas models`.
     """
     from vegas_spec import config_file
-    from vegas_spec.vllm import serve as vllm_serve
+    from vegas_spec.vllm.start import serve as vllm_serve
 
     given: dict[str, Any] = {
         "num_speculative_tokens": num_speculative_tokens,
@@ -79,7 +79,7 @@ def serve(
         return
     vllm_serve.check_vllm()
     if tuned.tuned_on and arguments:
-        for sentence in tuned.warnings(model=arguments[0], hardware=_hardware()):
+        for sentence in tuned.warnings(model=arguments[0], hardware=vllm_serve.hardware()):
             typer.echo(f"vegas: {sentence}", err=True)
     arguments = _with_folder(arguments)
     typer.echo(f"vegas: {command}", err=True)
@@ -93,13 +93,3 @@ def _with_folder(arguments: list[str]) -> list[str]:
     name, *rest = arguments
     named = any(argument.startswith("--served-model-name") for argument in rest)
     return [str(fetch_showing_progress(name)), *rest, *([] if named else ["--served-model-name", name])]
-
-
-def _hardware() -> str:
-    """What vLLM runs on, by the name that results have, without starting CUDA in this process."""
-    from vllm.platforms import current_platform
-
-    from vegas_spec.eval import environment
-
-    platform: Any = current_platform
-    return str(platform.get_device_name()) if platform.is_cuda() else environment.hardware()

@@ -15,8 +15,8 @@ from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from vegas_spec.engine.equality import EqualityReport
     from vegas_spec.engine.llm import LLM
-    from vegas_spec.eval.equality import EqualityReport
 
 
 def verify(
@@ -52,8 +52,8 @@ def verify(
 
     Exit code 0 if all tokens are the same or the first difference is a numerical tie, 1 otherwise.
     """
+    from vegas_spec.engine.equality import compare
     from vegas_spec.engine.sampling_params import SamplingParams
-    from vegas_spec.eval.equality import compare
 
     SamplingParams(max_tokens=max_tokens)
     console = Console(stderr=True)
@@ -106,10 +106,11 @@ def describe(report: EqualityReport) -> str:
 
 
 def _own_prompt(llm: LLM, num_tokens: int) -> Any:
-    from vegas_spec.eval.workloads import source_prompt
+    from vegas_spec.engine.encoder import Encoder
+    from vegas_spec.engine.source_text import source_prompt
 
     if not llm.has_chat_template:
         raise UsageError(
             "the built-in prompt needs a chat template, and this model has none; give --prompt or --prompt-file"
         )
-    return source_prompt(llm, num_tokens).prompt
+    return source_prompt(Encoder.of(llm), num_tokens)[1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-from vegas_spec.adaptive import AdaptiveController
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.phases import Phases
 from vegas_spec.engine.request import Request
+from vegas_spec.pacing.controller import AdaptiveController
 
 
 class Adaptive:

@@ -1,0 +1,16 @@
+"""``vegas bench``: measurements whose results are stored and can be gone on with."""
+
+from __future__ import annotations
+
+import typer
+
+from vegas_bench.cli.bench_acceptance import acceptance
+from vegas_bench.cli.bench_kernels import kernels
+from vegas_bench.cli.bench_throughput import throughput
+
+app = typer.Typer(
+    name="bench", help="Measure acceptance, speed and kernels; interrupted runs go on.", no_args_is_help=True
+)
+app.command("acceptance")(acceptance)
+app.command("throughput")(throughput)
+app.command("kernels")(kernels)

@@ -1,0 +1,1 @@
+"""What is measured: acceptance, decoding speed, kernels; in the embedded engine and in vLLM."""

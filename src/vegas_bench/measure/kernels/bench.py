@@ -1,0 +1,107 @@
+"""All figures of one case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from vegas_bench.measure.kernels.cases import QUERY_LEN, TAIL, Case
+from vegas_bench.measure.kernels.layer import Layer
+from vegas_bench.measure.kernels.stock_attention import has_flash_attention
+from vegas_bench.measure.kernels.timing import Milliseconds
+from vegas_bench.results.results import KernelRow
+
+SHARES = (0.05, 0.07)
+SCORES = ("weight", "logit")
+_LISTS = 6
+"""Lists of entries that a sparse kernel reads in turn, so that no cache serves it."""
+
+
+def measure_case(case: Case, bandwidth: float, device: torch.device, milliseconds: Milliseconds) -> KernelRow:
+    """Time the kernels at one shape.
+
+    Parameters
+    ----------
+    case : Case
+        The shape.
+    bandwidth : float
+        Bytes per second, for the floors.
+    device : torch.device
+        Where; FlashAttention 3 is measured beside if vLLM has it for this device.
+    milliseconds : callable
+        See `vegas_bench.measure.kernels.timing.graph_milliseconds`.
+
+    Returns
+    -------
+    KernelRow
+        ``floor``; ``fa3``; ``verify_*`` (without scores, or with either), ``select_*``, and both; ``torch_topk`` of as
+        many scores; ``prepare``; for each share ``sparse_floor``, ``sparse_kv_head``, ``sparse_layer``, ``fa3_page_1``.
+
+    """
+    layer = Layer(case, device)
+    budget = case.budget(SHARES[0])
+    counts = torch.full((case.batch,), budget, dtype=torch.int32, device=device)
+    slots = torch.zeros(case.batch, case.kv_heads, budget + TAIL, dtype=torch.int32, device=device)
+    times = {"floor": case.batch * case.context * case.token_bytes / bandwidth * 1e3}
+    times["verify_plain"] = milliseconds([lambda: layer.verify(None)])
+    for score in SCORES:
+        verify, select = _verify(layer, score), _select(layer, counts, slots, score)
+        times[f"verify_{score}"] = milliseconds([verify])
+        times[f"select_{score}"] = milliseconds([select])
+        times[f"verify_select_{score}"] = milliseconds([_both(verify, select)])
+    scores = torch.rand(case.batch * case.kv_heads, case.context, device=device)
+    times["torch_topk"] = milliseconds([lambda: torch.topk(scores, budget)])
+    times["prepare"] = milliseconds([lambda: layer.plan.prepare(layer.query_start_loc, layer.seq_lens)])
+    lists = {}
+    for share in SHARES:
+        length, name = case.budget(share) + QUERY_LEN - 1, f"{share:.0%}"
+        times[f"sparse_floor_{name}"] = case.batch * length * case.token_bytes / bandwidth * 1e3
+        for label, groups in (("kv_head", case.kv_heads), ("layer", 1)):
+            lists[name], entries = layer.random_lists(share, groups, _LISTS)
+            times[f"sparse_{label}_{name}"] = milliseconds([_sparse(layer, each, entries) for each in lists[name]])
+    times["sparse_consecutive_5%"] = milliseconds(_consecutive(layer, counts))
+    if device.type == "cuda" and has_flash_attention():
+        from vegas_bench.measure.kernels.stock import Stock
+
+        stock = Stock(layer, milliseconds)
+        times["fa3"] = stock.verify()
+        for share in SHARES:
+            name = f"{share:.0%}"
+            times[f"fa3_page_1_{name}"] = stock.sparse(lists[name], case.budget(share) + QUERY_LEN - 1)
+    scratch = layer.plan.scratch_bytes()
+    per_token = (scratch["levels"] + scratch["histogram"]) / (case.batch * case.context)
+    sizes = {**scratch, "scratch_bytes_per_token": per_token, "index_bytes_per_layer": slots.numel() * 4}
+    return KernelRow(case=case.name, batch=case.batch, context=case.context, milliseconds=times, bytes=sizes)
+
+
+def _verify(layer: Layer, score: str) -> Callable[[], None]:
+    return lambda: layer.verify(score)
+
+
+def _select(layer: Layer, counts: torch.Tensor, slots: torch.Tensor, score: str) -> Callable[[], None]:
+    return lambda: layer.select(counts, slots, score)
+
+
+def _sparse(layer: Layer, slots: torch.Tensor, counts: torch.Tensor) -> Callable[[], None]:
+    return lambda: layer.sparse(slots, counts)
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
+def _consecutive(layer: Layer, counts: torch.Tensor) -> list[Callable[[], None]]:
+    """Consecutive slots everywhere: what a compact buffer, gathered once per iteration, would read."""
+    case = layer.case
+    width = case.budget(SHARES[0]) + TAIL
+    first = torch.arange(case.batch * case.kv_heads, device=layer.device).view(case.batch, case.kv_heads, 1) * width
+    offsets = torch.arange(width, device=layer.device)
+    total = case.batch * case.context
+    return [
+        _sparse(layer, ((first + step * 977 + offsets) % total).int().contiguous(), counts) for step in range(_LISTS)
+    ]

@@ -1,0 +1,1 @@
+"""What is stored: rows, files, journals; and what they say together."""

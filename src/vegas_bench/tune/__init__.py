@@ -1,0 +1,1 @@
+"""The three-step tuning of the paper, by measurement."""

