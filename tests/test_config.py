@@ -7,13 +7,14 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vegas_spec.config import MAX_SPECULATIVE_TOKENS, POLICIES, ConfigError, VegasConfig
-from vegas_spec.selection import budgets
+from vegas_spec.policies import policy_class
 
 LENGTHS = st.integers(0, 2_000_000)
 SHARES = st.one_of(st.floats(1e-6, 1.0), st.integers(1, 1_000_000).map(lambda millionths: millionths / 1_000_000))
@@ -52,10 +53,29 @@ def test_budget_is_exact(config: VegasConfig, length: int):
 
 @settings(deadline=None)
 @given(config=configs(), lengths=st.lists(LENGTHS, max_size=8))
-def test_budget_of_a_tensor_is_the_budget_of_each(config: VegasConfig, lengths: list[int]):
-    expected = torch.tensor([config.budget(length) for length in lengths], dtype=torch.int64)
+def test_budget_of_many_is_the_budget_of_each(config: VegasConfig, lengths: list[int]):
+    expected = [config.budget(length) for length in lengths]
     for dtype in (torch.int32, torch.int64):
-        assert budgets(torch.tensor(lengths, dtype=dtype), config).equal(expected)
+        found = config.budget(torch.tensor(lengths, dtype=dtype))
+        assert (found.dtype, found.tolist()) == (torch.int64, expected)
+        array = config.budget(np.array(lengths, dtype=str(dtype).removeprefix("torch.")))
+        assert (array.dtype, array.tolist()) == (np.int64, expected)
+
+
+@settings(deadline=None)
+@given(config=configs(), length=LENGTHS, factor=st.floats(0.1, 1.0))
+def test_a_share_of_the_budget_is_that_of_a_smaller_one(config: VegasConfig, length: int, factor: float):
+    share = max(config.kv_budget * factor, 1e-6)
+    assert config.budget(length, factor) == dataclasses.replace(config, kv_budget=share).budget(length)
+
+
+def test_policies_of_other_packages_and_by_path():
+    assert VegasConfig(policy="somewhere:Own").policy == "somewhere:Own"
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        policy_class("somewhere:Own")
+    with pytest.raises(ConfigError, match="must be a subclass"):
+        policy_class("vegas_spec.config:VegasConfig")
+    assert {name: policy_class(name).name for name in POLICIES} == {name: name for name in POLICIES}
 
 
 def test_budget_of_a_decimal_share_does_not_gain_an_entry_by_rounding():
@@ -111,7 +131,7 @@ def test_an_option_like_no_other_is_refused_with_all_known_ones():
 
 
 @settings(deadline=None)
-@given(config=configs(), policy=st.sampled_from(POLICIES), score=st.sampled_from(["weight", "logit"]))
+@given(config=configs(), policy=st.sampled_from(sorted(POLICIES)), score=st.sampled_from(["weight", "logit"]))
 def test_to_dict_and_from_dict_are_inverse(config: VegasConfig, policy: str, score: Any):
     config = dataclasses.replace(config, policy=policy, score=score)
     assert VegasConfig.from_dict(config.to_dict()) == config

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeVar, get_args
 
 Score = Literal["weight", "logit"]
 Rows = Literal["ends", "all", "last"]
 Granularity = Literal["kv_head", "layer"]
+Count = TypeVar("Count")
+"""An int, or integers in a NumPy array or a tensor."""
 
-POLICIES: tuple[str, ...] = ("vegas", "dense", "full", "stream", "quest", "specextend", "oracle")
-"""Names that ``policy`` accepts; `vegas_spec.policies` holds what they mean."""
+POLICIES: dict[str, str] = {
+    "vegas": "vegas_spec.policies.vegas:VegasPolicy",
+    "dense": "vegas_spec.policies.dense:DensePolicy",
+    "full": "vegas_spec.policies.full:FullPolicy",
+    "stream": "vegas_spec.policies.stream:StreamPolicy",
+    "quest": "vegas_spec.policies.quest:QuestPolicy",
+    "specextend": "vegas_spec.policies.specextend:SpecExtendPolicy",
+    "oracle": "vegas_spec.policies.oracle:OraclePolicy",
+}
+"""Policies by name, and where their classes are; a new one of ours is a file there and a line here."""
+
+POLICY_GROUP = "vegas_spec.policies"
+"""Entry points by which other packages bring policies."""
 
 MAX_SPECULATIVE_TOKENS = 16
 
 _MILLION = 1_000_000
+
+
+@functools.cache
+def policy_paths() -> dict[str, str]:
+    """``module:Class`` by name, of all policies that this Python has: `POLICIES`, and those of other packages."""
+    return POLICIES | {each.name: each.value for each in entry_points(group=POLICY_GROUP) if each.name not in POLICIES}
 
 
 class ConfigError(ValueError):
@@ -45,8 +66,9 @@ def check_int(option: str, value: object, low: int, high: int | None = None) -> 
         raise invalid(option, allowed, value)
 
 
-def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
+def check_choice(option: str, value: object, choices: Iterable[str]) -> None:
     """Refuse anything but one of `choices`."""
+    choices = list(choices)
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -68,8 +90,8 @@ class VegasConfig:
         Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
         the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with:
         ``stream`` (the first and the latest), ``quest`` (pages, at each draft step), ``specextend`` (chunks, at every
-        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only). ``docs/policies.md`` has
-        more.
+        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only). Another package's by its
+        entry point's name, or any class by its path, ``module:Class``. ``docs/policies.md`` has more.
     kv_budget : float
         Share of the prefix that a draft step reads per layer, in (0, 1]. Resolved to millionths, so that every backend
         computes the same integer budget.
@@ -105,7 +127,9 @@ class VegasConfig:
 
     def __post_init__(self) -> None:
         check_int("num_speculative_tokens", self.num_speculative_tokens, 1, MAX_SPECULATIVE_TOKENS)
-        check_choice("policy", self.policy, POLICIES)
+        # A path is code that somebody named; it is imported where the policy is made.
+        if not isinstance(self.policy, str) or ":" not in self.policy:
+            check_choice("policy", self.policy, policy_paths())
         ratio = self.kv_budget
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 1 / _MILLION <= ratio <= 1:
             raise invalid("kv_budget", "a share of the context, above 0 and at most 1 (0.05 is 5 %)", ratio)
@@ -128,15 +152,29 @@ class VegasConfig:
         """All options as plain values, fit for JSON and for `from_dict`."""
         return dataclasses.asdict(self)
 
-    @property
-    def kv_budget_millionths(self) -> int:
-        """``kv_budget`` in millionths: the integer that kernels compute with."""
-        return round(self.kv_budget * _MILLION)
+    def budget(self, prefix_len: Count, factor: float = 1.0) -> Count:
+        """KV entries that one draft step reads of a prefix of ``n = prefix_len`` tokens: the one formula of it.
 
-    def budget(self, prefix_len: int) -> int:
-        """KV entries that one draft step reads of a prefix of ``prefix_len`` tokens.
+        ``min(n, clamp(ceil(kv_budget * factor * n), kv_budget_min, kv_budget_max))``
 
-        ``min(n, clamp(ceil(kv_budget * n), kv_budget_min, kv_budget_max))``
+        Parameters
+        ----------
+        prefix_len : int, numpy.ndarray or torch.Tensor
+            Of integers, any shape.
+        factor : float
+            Share of ``kv_budget`` that is used now, in (0, 1].
+
+        Returns
+        -------
+        int, numpy.ndarray or torch.Tensor
+            As given; 64 bits wide for an array or a tensor.
+
         """
-        wanted = max(-(-prefix_len * self.kv_budget_millionths // _MILLION), self.kv_budget_min)
-        return min(prefix_len, wanted if self.kv_budget_max is None else min(wanted, self.kv_budget_max))
+        millionths = max(round(self.kv_budget * factor * _MILLION), 1)
+        n: Any = prefix_len
+        if isinstance(n, int):
+            wanted = max(-(-n * millionths // _MILLION), self.kv_budget_min)
+            return min(n, wanted if self.kv_budget_max is None else min(wanted, self.kv_budget_max))  # type: ignore[return-value]
+        n = n.long() if hasattr(n, "long") else n.astype("int64")  # 32 bits hold no millionths
+        wanted = (-(-n * millionths // _MILLION)).clip(self.kv_budget_min, self.kv_budget_max)
+        return wanted.clip(None, n)  # type: ignore[no-any-return]

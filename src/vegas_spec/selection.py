@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vegas_spec.config import Granularity, Score, VegasConfig
+from vegas_spec.config import Granularity, Score
 
 NO_POSITION = -1
 """Fills the unused end of a row of positions."""
@@ -98,12 +98,6 @@ def score_rows(
     if groups == 1:
         return per_row.reshape(1, rows * heads, keys).sum(1, dtype=dtype)
     return per_row.view(rows, groups, heads // groups, keys).sum((0, 2), dtype=dtype)
-
-
-def budgets(prefix_lens: Tensor, config: VegasConfig) -> Tensor:
-    """KV entries to select per request, int64, shape of ``prefix_lens``: `VegasConfig.budget` for a tensor."""
-    wanted = (prefix_lens.long() * config.kv_budget_millionths + 999_999) // 1_000_000
-    return wanted.clamp(min=config.kv_budget_min, max=config.kv_budget_max).minimum(prefix_lens.long())
 
 
 def select_positions(scores: Tensor, prefix_lens: Tensor, counts: Tensor) -> Tensor:

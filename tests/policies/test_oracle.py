@@ -45,7 +45,7 @@ def test_it_reads_the_best_of_the_prefix(score: str, granularity: str, sinks: Te
     queries = Queries(torch.randn(HEADS, 2, DIM, generator=generator), 0.7, sinks)
     options = {"score": score, "granularity": granularity}
     policy = OraclePolicy(VegasConfig(kv_budget=0.2, kv_budget_min=1, **options))  # type: ignore[arg-type]
-    assert policy.changes_per_step
+    assert policy.per_step
     assert policy.select(verified([keys], PREFIX_LENS)) is None
     positions = policy.select_step(0, drafting(keys, queries, PREFIX_LENS, SINCE))
     assert [policy.num_entries(prefix_len) for prefix_len in PREFIX_LENS] == [9, 4]

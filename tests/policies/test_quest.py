@@ -46,7 +46,7 @@ def keys() -> Tensor:
 )
 def test_it_reads_the_best_pages_and_the_unfinished_one(keys: Tensor, queries: Queries, pages: list[int]):
     policy = QuestPolicy(VegasConfig(kv_budget=0.01, kv_budget_min=40))  # 40 entries hold two whole pages
-    assert policy.changes_per_step
+    assert policy.per_step
     policy.select(verified([keys], [83]))
     positions = policy.select_step(0, drafting(keys, queries, [83], since=7))
     assert positions.tolist() == [[[*(16 * page + at for page in pages for at in range(16)), 80, 81, 82]]]

@@ -18,7 +18,6 @@ from vegas_spec.engine.steps import Step
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
 from vegas_spec.ops.tuning import MAX_COLUMNS
 from vegas_spec.policies import Policy, ScoreRequest
-from vegas_spec.selection import budgets
 
 
 def kernels_cover(layers: Sequence[LayerSpec], policy: Policy, config: VegasConfig) -> bool:
@@ -28,7 +27,7 @@ def kernels_cover(layers: Sequence[LayerSpec], policy: Policy, config: VegasConf
     """
     columns = max(layer.num_query_heads // layer.num_kv_heads for layer in layers) * (config.num_speculative_tokens + 1)
     request = policy.score_request
-    return not policy.changes_per_step and (request is None or request.rows != "last") and columns <= MAX_COLUMNS
+    return not policy.per_step and (request is None or request.rows != "last") and columns <= MAX_COLUMNS
 
 
 class KernelPhases(Phases):
@@ -67,7 +66,7 @@ class KernelPhases(Phases):
         self._places = {rows.slot: place for place, rows in enumerate(batch)}
         self._queries = QueryBuffer(self.cache) if self.policy.keeps_queries and self.full_layers else None
         self.prefix_lens = self.ints([rows.start + 1 for rows in batch])
-        self.counts = budgets(self.prefix_lens, self.config).int()
+        self.counts = self.config.budget(self.prefix_lens).int()
         return _KernelVerification(self, batch)
 
     def select(self, batch: Sequence[Request], num_accepted: Sequence[int]) -> None:

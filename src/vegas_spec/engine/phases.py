@@ -123,7 +123,7 @@ class TorchPhases(Phases):
 
     def draft(self, batch: Sequence[Rows]) -> DraftStep:
         """See `Phases.draft`."""
-        if self.policy.changes_per_step:
+        if self.policy.per_step:
             prefix_lens = [self._prefix_lens[rows.slot] for rows in batch]
             return SelectingDraftStep(self.cache, batch, self.policy, prefix_lens, self.clock, self.recorder)
         return DraftStep(self.cache, batch, [self.draft_caches.get(rows.slot) for rows in batch], self.recorder)

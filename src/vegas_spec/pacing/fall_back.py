@@ -80,11 +80,7 @@ class Cost:
 
 def entries_read(config: VegasConfig, contexts: Sequence[int]) -> int:
     """Sum `VegasConfig.budget` over contexts, all at once: the scheduler asks at every step, for every request."""
-    lengths = np.array(contexts, dtype=np.int64)
-    wanted = np.maximum(-(-lengths * config.kv_budget_millionths // 1_000_000), config.kv_budget_min)
-    if config.kv_budget_max is not None:
-        wanted = np.minimum(wanted, config.kv_budget_max)
-    return int(np.minimum(lengths, wanted).sum())
+    return int(config.budget(np.array(contexts, dtype=np.int64)).sum())
 
 
 class FallBack:

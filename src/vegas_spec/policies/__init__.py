@@ -1,23 +1,35 @@
 """Draft policies: one file each, one interface (`vegas_spec.policies.base.Policy`)."""
 
-from vegas_spec.config import VegasConfig
+from __future__ import annotations
+
+import importlib
+
+from vegas_spec.config import ConfigError, VegasConfig, policy_paths
 from vegas_spec.policies.base import Drafting, Policy, Queries, ScoreRequest, Verified
-from vegas_spec.policies.dense import DensePolicy
-from vegas_spec.policies.full import FullPolicy
-from vegas_spec.policies.oracle import OraclePolicy
-from vegas_spec.policies.quest import QuestPolicy
-from vegas_spec.policies.specextend import SpecExtendPolicy
-from vegas_spec.policies.stream import StreamPolicy
-from vegas_spec.policies.vegas import VegasPolicy
 
-__all__ = ["Drafting", "Policy", "Queries", "ScoreRequest", "Verified", "make_policy"]
+__all__ = ["Drafting", "Policy", "Queries", "ScoreRequest", "Verified", "make_policy", "policy_class"]
 
-_BY_NAME: dict[str, type[Policy]] = {
-    policy.name: policy
-    for policy in (VegasPolicy, StreamPolicy, QuestPolicy, SpecExtendPolicy, OraclePolicy, DensePolicy, FullPolicy)
-}
+
+def policy_class(policy: str) -> type[Policy]:
+    """Import the class that a config's ``policy`` names; its attributes say what every part of Vegas asks of it.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported, or is no policy.
+
+    """
+    path = policy_paths().get(policy, policy)
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"policy {policy!r} cannot be imported from {path}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(f"policy {policy!r} must be a subclass of vegas_spec.policies.Policy; got {path}, {found!r}")
+    return found
 
 
 def make_policy(config: VegasConfig) -> Policy:
     """Build the policy that ``config.policy`` names."""
-    return _BY_NAME[config.policy](config)
+    return policy_class(config.policy)(config)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from vegas_spec.config import Granularity, Rows, Score, VegasConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -103,21 +104,29 @@ class Policy(ABC):
     """Chooses the KV entries that drafting reads.
 
     Three questions: which logits it wants from verification (`score_request`, `keeps_queries`), which positions each
-    layer's draft may read (`select`), and whether that changes from one draft step to the next (`changes_per_step`,
+    layer's draft may read (`select`), and whether that changes from one draft step to the next (`per_step`,
     `select_step`). Cache, attention, sampling and measurements are the engine's, the same for all.
 
     An object serves one run: a policy that remembers something keys it by request slot and drops it in `release`.
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]
+    """What its drafts read, in a few words: for help, the banner and tables."""
     speculates: ClassVar[bool] = True
     """False for plain decoding."""
     selects: ClassVar[bool] = True
-    """False if drafts read everything."""
-    changes_per_step: ClassVar[bool] = False
+    """False if drafts read everything, so that a budget has no meaning."""
+    scores: ClassVar[bool] = False
+    """Whether verification collects scores for it, those of `score_request`."""
+    per_step: ClassVar[bool] = False
     """Whether each draft step selects anew, by `select_step`; `select` then returns None."""
     keeps_queries: ClassVar[bool] = False
     """Whether it wants the verified rows' queries in the last layer, to score by a pass of its own."""
+    bound: ClassVar[bool] = False
+    """Whether it shows what others could reach at best, rather than being a way to decode faster."""
+    in_vllm: ClassVar[bool] = True
+    """Whether the plugin can draft with it."""
 
     def __init__(self, config: VegasConfig) -> None:
         self.config = config
@@ -125,10 +134,12 @@ class Policy(ABC):
     @property
     def score_request(self) -> ScoreRequest | None:
         """What verification shall collect; None for nothing."""
-        return None
+        if not self.scores:
+            return None
+        return ScoreRequest(self.config.rows, self.config.score, self.config.granularity)
 
     def num_entries(self, prefix_len: int) -> int:
-        """Most entries of a prefix that a draft step reads; exactly so many if the policy `changes_per_step`."""
+        """Most entries of a prefix that a draft step reads; exactly so many if the policy selects `per_step`."""
         return self.config.budget(prefix_len)
 
     @abstractmethod
@@ -146,7 +157,7 @@ class Policy(ABC):
         """
 
     def select_step(self, layer: int, drafting: Drafting) -> Tensor:
-        """Prefix positions that one draft step reads in one layer, if the policy `changes_per_step`.
+        """Prefix positions that one draft step reads in one layer, if the policy selects `per_step`.
 
         Parameters
         ----------

@@ -9,7 +9,9 @@ class DensePolicy(Policy):
     """All of the prefix."""
 
     name = "dense"
+    summary = "the whole context"
     selects = False
+    bound = True
 
     def num_entries(self, prefix_len: int) -> int:
         """All of them."""

@@ -9,4 +9,5 @@ class FullPolicy(DensePolicy):
     """No speculation."""
 
     name = "full"
+    summary = "nothing is drafted"
     speculates = False

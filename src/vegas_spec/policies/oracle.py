@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from vegas_spec.policies.base import Drafting, Policy, Verified
-from vegas_spec.selection import budgets, query_key_logits, score_rows, select_positions
+from vegas_spec.selection import query_key_logits, score_rows, select_positions
 
 
 class OraclePolicy(Policy):
@@ -17,7 +17,10 @@ class OraclePolicy(Policy):
     """
 
     name = "oracle"
-    changes_per_step = True
+    summary = "the entries that each step's own query wants most"
+    per_step = True
+    bound = True
+    in_vllm = False
 
     def select(self, verified: Verified) -> None:
         """Nothing is known before a step's query is."""
@@ -34,4 +37,4 @@ class OraclePolicy(Policy):
             scores.append(own[:, :prefix_len].t())
         padded = pad_sequence(scores, batch_first=True).transpose(1, 2)  # [batch, groups, keys]
         prefix_lens = torch.tensor(drafting.prefix_lens, device=device)
-        return select_positions(padded, prefix_lens, budgets(prefix_lens, config))
+        return select_positions(padded, prefix_lens, config.budget(prefix_lens))

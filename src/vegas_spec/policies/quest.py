@@ -29,7 +29,8 @@ class QuestPolicy(Policy):
     """
 
     name = "quest"
-    changes_per_step = True
+    summary = "the pages that each step ranks best"
+    per_step = True
 
     def __init__(self, config: VegasConfig) -> None:
         super().__init__(config)

@@ -89,6 +89,7 @@ class SpecExtendPolicy(Policy):
     """
 
     name = "specextend"
+    summary = "the chunks that the last layer ranks best at every 8th iteration"
     keeps_queries = True
 
     def __init__(self, config: VegasConfig) -> None:

@@ -19,6 +19,7 @@ class StreamPolicy(Policy):
     """
 
     name = "stream"
+    summary = "the first and the latest tokens"
 
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from vegas_spec.config import VegasConfig
 
 QUERY_LEN = 7
 """Rows that a verification has: six drafts and the token before."""
@@ -37,8 +38,8 @@ class Case:
         return 4 * self.kv_heads * self.head_dim
 
     def budget(self, share: float) -> int:
-        """KV entries of a draft step, as by the shipped ``kv_budget_min``."""
-        return max(256, math.ceil(share * self.context))
+        """KV entries of a draft step, with the other bounds as shipped."""
+        return VegasConfig(kv_budget=share).budget(self.context)
 
 
 CASES = (

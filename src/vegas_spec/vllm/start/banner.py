@@ -7,6 +7,7 @@ from typing import Any
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.pacing.fall_back import FallBack
+from vegas_spec.policies import policy_class
 from vegas_spec.vllm.start import hooks
 from vegas_spec.vllm.worker.draft_kv import DraftKV
 
@@ -37,12 +38,9 @@ def describe(
     if draft_kv is not None:
         num_bytes += draft_kv.num_bytes
         most = f", at most {draft_kv.most}"
-        chosen = {
-            "vegas": f"chosen by {config.score} of {config.rows} rows per {config.granularity}",
-            "stream": "the first and the latest tokens",
-            "quest": "the pages that each step ranks best",
-            "specextend": "the chunks that the last layer ranks best at every 8th iteration",
-        }[config.policy]
+        policy = policy_class(config.policy)
+        scored = f" ({config.score} of {config.rows} rows per {config.granularity})" if policy.scores else ""
+        chosen = policy.summary + scored
         reads = (
             f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "
             f"{config.kv_budget_min} tokens{most}), {chosen}"

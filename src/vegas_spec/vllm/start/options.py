@@ -12,8 +12,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vegas_spec.config import ConfigError, VegasConfig, invalid, reject_unknown
+from vegas_spec.config import ConfigError, VegasConfig, invalid, policy_paths, reject_unknown
 from vegas_spec.pacing import online
+from vegas_spec.policies import policy_class
 
 METHOD = "vegas"
 SPECULATOR = "vegas_spec.vllm.worker.speculator.VegasSpeculator"
@@ -34,7 +35,6 @@ LENGTHS = "draft_lengths"
 """In what we hand on, where the scheduler's decision replaces vLLM's schedule: the lengths of draft to decide among."""
 
 REJECTION_METHODS = ("standard", "block", "synthetic")
-POLICIES = ("vegas", "stream", "quest", "specextend", "dense", "full")
 COMPATIBLE_BACKENDS = ("CUSTOM", "FLASH_ATTN", "CPU_ATTN")
 """Attention backends a user may have named: ours is a subclass of the latter two, and is what CUSTOM stands for."""
 
@@ -74,9 +74,11 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
         )
     reject_unknown(list(given), [*VEGAS_OPTIONS, FALL_BACK, *VLLM_OPTIONS], "key of speculative_config")
     config = VegasConfig.from_dict({key: given[key] for key in given if key in VEGAS_OPTIONS})
-    if config.policy not in POLICIES:
+    policy = policy_class(config.policy)
+    if not policy.in_vllm:
+        known = [name for name in policy_paths() if policy_class(name).in_vllm]
         raise ConfigError(
-            f"vLLM drafts with policy {', '.join(POLICIES)}; got {config.policy!r}. "
+            f"vLLM drafts with policy {', '.join(known)}; got {config.policy!r}. "
             "The other policies run in the embedded engine: use vegas_spec.LLM instead."
         )
     if config.adaptive and given.get("num_speculative_tokens_per_batch_size") is not None:
@@ -84,10 +86,10 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
             "adaptive and num_speculative_tokens_per_batch_size both decide how many tokens are drafted; got both. "
             "Leave one of them out."
         )
-    if config.adaptive and config.policy == "dense":
+    if config.adaptive and not policy.selects and policy.speculates:
         raise ConfigError(
-            "adaptive in vLLM requires a policy that drafts over a part of the context; got policy 'dense', whose "
-            "drafts never gain. Leave adaptive or the policy out."
+            f"adaptive in vLLM requires a policy that drafts over a part of the context; got policy {config.policy!r}, "
+            "whose drafts never gain. Leave adaptive or the policy out."
         )
     if config.rows == "last":
         raise ConfigError(
@@ -142,7 +144,7 @@ def told_to_vllm(engine_args: Any) -> Iterator[VegasConfig | None]:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     translated: dict[str, Any] = {"spec_method": None, "spec_tokens": None, "spec_model": None}
-    if config.policy == "full":
+    if not policy_class(config.policy).speculates:
         translated["speculative_config"] = None
     else:
         translated["speculative_config"] = {
@@ -229,7 +231,7 @@ def arrange_lengths(vllm_config: Any) -> None:
         return
     config, gamma = vegas_config(vllm_config), speculative.num_speculative_tokens
     if (
-        config.policy == "dense"
+        not policy_class(config.policy).selects
         or speculative.num_speculative_tokens_per_batch_size is not None
         or vllm_config.parallel_config.data_parallel_size > 1
     ):

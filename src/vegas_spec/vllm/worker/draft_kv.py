@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
-from vegas_spec.selection import budgets
+from vegas_spec.policies import policy_class
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DraftKV:
         max_bytes: int | None,
         device: torch.device,
     ) -> None:
-        self.scores = config.policy == "vegas"
+        self.scores = policy_class(config.policy).scores
         """Whether verification decides what drafts read."""
         if config.policy == "stream":
             config = dataclasses.replace(config, granularity="layer")
@@ -164,7 +164,7 @@ class DraftKV:
         """Set every request's prefix, budget and place in the score scratch."""
         batch = rows.seq_lens.shape[0]
         self.plan.prepare(rows.query_start_loc, rows.seq_lens)
-        self.counts[:batch] = budgets(self.plan.prefix_lens[:batch], self.config).clamp(min=0, max=self.most)
+        self.counts[:batch] = self.config.budget(self.plan.prefix_lens[:batch]).clamp(min=0, max=self.most)
 
     def fit(self, tokens: int) -> None:
         """Be told how many tokens the cache holds; called again when that is settled."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL, best_chunks, chunk_scores, most_recent
-from vegas_spec.selection import budgets, query_key_logits
+from vegas_spec.selection import query_key_logits
 from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows, slots_of
 
 KEYS_AT_ONCE = 16384
@@ -192,7 +192,7 @@ class SpecExtendKV(DraftKV):
         scores = self.over_ranks(chunk_scores(logits.masked_fill(hidden, -torch.inf), self.like.sinks))
         prefix = self.plan.prefix_lens[place : place + 1]
         chunks = prefix // CHUNK_SIZE
-        wanted = budgets(prefix, self.config).clamp(max=self.most) // CHUNK_SIZE
+        wanted = self.config.budget(prefix).clamp(max=self.most) // CHUNK_SIZE
         best = best_chunks(scores, chunks, wanted)[: self.chunks.shape[1]]
         self.chunks[request, : len(best)] = best.to(torch.int32)
         self.in_chunks[request : request + 1] = wanted * CHUNK_SIZE
