@@ -18,8 +18,8 @@ class UsageError(ValueError):
 
 
 def is_for_the_user(error: Exception) -> bool:
-    """Whether the message is a sentence for the user: the package's own exception classes are, all others are bugs."""
-    return type(error).__module__.partition(".")[0] == "vegas_spec"
+    """Whether the message is a sentence for the user: our own exception classes are, all others are bugs."""
+    return type(error).__module__.partition(".")[0] in ("vegas_spec", "vegas_bench")
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
