@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vegas_spec.engine.phases import TorchPhases
+from vegas_spec.engine.steps import Step
 
 from vegas_spec import LLM, SamplingParams, VegasConfig
 from vegas_spec.engine.attention import Rows
 from vegas_spec.engine.encoder import Encoder
 from vegas_spec.engine.kv_cache import KVCache
-from vegas_spec.engine.phases import TorchPhases
 from vegas_spec.engine.source_text import source_prompt
-from vegas_spec.engine.steps import Step
 from vegas_spec.environment import environment
 from vegas_spec.policies import make_policy
 

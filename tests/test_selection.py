@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vegas_spec.selection import NO_POSITION, score_rows, select_positions
+from vegas_spec.selection import NO_POSITION, rank_positions, score_rows, select_positions
 
 FEW_VALUES = st.sampled_from([0.0, 1.0, -1.0, 0.5, inf, -inf, float("nan")])  # few, so that ties are common
 ANY_VALUE = st.floats(width=32)
@@ -79,6 +79,8 @@ def test_selection_is_the_naive_one(case: tuple[Tensor, Tensor, Tensor]):
                 padding = [NO_POSITION] * (width - len(expected))
                 assert flat[layer, request, group].tolist() == expected + padding
     torch.testing.assert_close(scores, before, rtol=0, atol=0, equal_nan=True, msg="the scores are the caller's")
+    ranked = rank_positions(scores, prefix_lens, counts, width + 3)
+    assert ranked.equal(torch.nn.functional.pad(positions, (0, 3), value=NO_POSITION))
 
 
 @pytest.mark.parametrize("fill", [0.0, 7.5, inf, -inf, float("nan")])

@@ -153,3 +153,31 @@ def _largest_of_ties(scores: Tensor, threshold: Tensor, in_prefix: Tensor, kept:
     out = torch.full(kept.shape, NO_POSITION, dtype=torch.int64, device=scores.device)
     out[kept] = chosen.nonzero()[:, 1]
     return out
+
+
+def rank_positions(scores: Tensor, lengths: Tensor, counts: Tensor, width: int) -> Tensor:
+    """Do as `select_positions` does, waiting for nothing on the device, at the cost of a sort.
+
+    Parameters
+    ----------
+    scores, lengths, counts : Tensor
+        As for `select_positions`; scores are finite or NaN.
+    width : int
+        Columns of the answer, at least ``max(counts)``; at most so many of the positions are given.
+
+    Returns
+    -------
+    Tensor
+        Int64, shape ``[..., batch, groups, width]``: ascending positions, then `NO_POSITION`.
+
+    """
+    keys = scores.shape[-1]
+    column = torch.arange(max(keys, width), device=scores.device)
+    # The lowest number keeps a NaN of the prefix before what lies beyond it.
+    scores = scores.nan_to_num(nan=torch.finfo(scores.dtype).min)
+    scores = scores.masked_fill(column[:keys] >= lengths[:, None, None], -torch.inf)
+    # Sorted backwards, so that the larger of tied positions comes first.
+    ranked = keys - 1 - scores.flip(-1).argsort(dim=-1, descending=True, stable=True)
+    chosen = ranked.masked_fill(column[:keys] >= counts[:, None, None], keys)[..., :width].sort(-1).values
+    chosen = torch.nn.functional.pad(chosen, (0, width - chosen.shape[-1]), value=keys)
+    return chosen.masked_fill(chosen == keys, NO_POSITION)

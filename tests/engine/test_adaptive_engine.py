@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from tiny_models import random_prompt
 
 from vegas_spec import ConfigError, VegasConfig
 from vegas_spec.engine import adaptive
-from vegas_spec.engine.phases import Phases
+from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.backend import Backend, Kind
 
 PROMPTS = [random_prompt(length, seed=length) for length in (40, 2, 61)]
 
@@ -35,24 +37,24 @@ def test_it_says_what_the_model_says(options: dict[str, Any]) -> None:
 
 
 def test_draft_length_and_budget_change_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    budgets, lengths = Counter[float](), Counter[int]()
-    honest = Phases.use_budget
+    shares, lengths = Counter[float](), Counter[int]()
+    honest = Backend.begin
 
-    def use_budget(self: Phases, config: VegasConfig) -> None:
-        budgets[config.kv_budget] += 1
-        honest(self, config)
+    def begin(self: Backend, kind: Kind, batch: Sequence[Rows], budgets: Sequence[int] = ()) -> Backend:
+        if kind == "verify":
+            shares[round(budgets[0] / (batch[0].start + 1), 1)] += 1
+        return honest(self, kind, batch, budgets)
 
     class Watched(adaptive.Adaptive):
         def observe(self, batch: Any, num_drafts: Any, *others: Any) -> None:
             lengths.update(num_drafts)
             super().observe(batch, num_drafts, *others)
 
-    monkeypatch.setattr(Phases, "use_budget", use_budget)
+    monkeypatch.setattr(Backend, "begin", begin)
     monkeypatch.setattr("vegas_spec.engine.engine.Adaptive", Watched)
     llm = make_llm("qwen3", adaptive=True, num_speculative_tokens=8, kv_budget=0.4, kv_budget_min=2)
     [output] = llm.generate(as_prompts([random_prompt(100)]), greedy(140))
-    assert set(budgets) <= {0.4, 0.2, 0.1}
-    assert len(budgets) == 3
+    assert set(shares) == {0.4, 0.2, 0.1}
     assert len(lengths) > 2
     assert max(lengths) <= 8
     assert output.stats.num_speculative_tokens == 8

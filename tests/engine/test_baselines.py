@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
+from torch import Tensor
 
 from vegas_spec.config import POLICIES
-from vegas_spec.engine import engine as engine_module
 from vegas_spec.engine.trace import SelectionTrace
-from vegas_spec.policies import Policy, make_policy
+from vegas_spec.policies import Room, Verified
+from vegas_spec.policies.stream import StreamPolicy
 
 PROMPTS = [random_prompt(length, seed=length) for length in (1, 70, 133, 40)]
 READING = {"kv_budget": 0.25, "kv_budget_min": 32}
@@ -29,7 +30,7 @@ def what_happened(output: Any) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, "toy_policy:EveryOther"])
 def test_a_request_goes_alike_alone_in_a_batch_and_in_a_used_slot(policy: str) -> None:
     """Else a slot's next request would draft over what the last one left, or requests would meet in a batch."""
     prompts, params = as_prompts(PROMPTS), greedy(16)
@@ -39,24 +40,35 @@ def test_a_request_goes_alike_alone_in_a_batch_and_in_a_used_slot(policy: str) -
         assert [what_happened(output) for output in llm.generate(prompts, params)] == alone
 
 
-@pytest.mark.parametrize("policy", STATEFUL)
-def test_what_a_policy_remembers_ends_with_the_request(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    made: list[Any] = []
+class Released(StreamPolicy):
+    """Notes which requests it was told to forget, run by run."""
 
-    def noted(config: Any) -> Policy:
-        made.append(make_policy(config))
-        return made[-1]
+    runs: ClassVar[list[Released]] = []
 
-    llm = make_llm("qwen3", policy=policy, max_num_seqs=2)
-    monkeypatch.setattr(engine_module, "make_policy", noted)
-    most = 0
-    for _ in llm.stream(as_prompts(PROMPTS), [greedy(count) for count in (3, 20, 9, 14)]):
-        remembered = made[0].num_pages if policy == "quest" else made[0]._retrievals
-        most = max(most, len(remembered))
-    assert most == 2
-    assert remembered == {}
+    def reserve(self, room: Room) -> None:
+        self.runs.append(self)
+        self.seen: set[int] = set()
+        self.told: list[int] = []
+
+    def select(self, verified: Verified) -> Tensor:
+        self.seen |= set(verified.slots)
+        return super().select(verified)
+
+    def release(self, slot: int) -> None:
+        self.seen.discard(slot)
+        self.told.append(slot)
+
+
+def test_a_policy_serves_one_run_and_is_told_which_requests_have_ended() -> None:
+    Released.runs.clear()
+    llm = make_llm("qwen3", policy=f"{__name__}:Released", max_num_seqs=2)
+    llm.generate(as_prompts(PROMPTS), [greedy(count) for count in (3, 20, 9, 14)])
+    [run] = Released.runs
+    assert len(run.told) == 4
+    assert set(run.told) == {0, 1}
+    assert run.seen == set()
     llm.generate(as_prompts(PROMPTS[:1]), greedy(3))
-    assert len(made) == 2  # every run has one of its own
+    assert len(Released.runs) == 2
 
 
 @pytest.mark.parametrize("policy", STATEFUL)

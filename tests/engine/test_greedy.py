@@ -26,7 +26,7 @@ from tiny_models import FAMILIES, VOCAB, random_prompt
 from torch import Tensor
 
 from vegas_spec import LLM
-from vegas_spec.engine.engine import Engine
+from vegas_spec.engine.kv_cache import DraftCache
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.policies import Verified
 from vegas_spec.policies.vegas import VegasPolicy
@@ -213,15 +213,13 @@ def test_a_bad_selection_costs_time_only(monkeypatch: pytest.MonkeyPatch, family
 
 
 def test_a_draft_whose_logits_are_not_numbers_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = Engine.draft
+    read = DraftCache.read
 
-    def poisoned(self: Engine, phases: Any, batch: Any) -> None:
-        for draft_cache in phases.draft_caches.values():
-            for values in draft_cache._values.values():
-                values.fill_(torch.nan)
-        draft(self, phases, batch)
+    def poisoned(self: DraftCache, layer: int) -> tuple[Tensor, Tensor]:
+        keys, values = read(self, layer)
+        return keys, torch.full_like(values, torch.nan)
 
-    monkeypatch.setattr(Engine, "draft", poisoned)
+    monkeypatch.setattr(DraftCache, "read", poisoned)
     expect("qwen3", make_llm("qwen3"), RAGGED, 12)
 
 

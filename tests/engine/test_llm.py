@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from vegas_spec import LLM, InputError, RequestOutput, SamplingParams
+from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.outputs import Update
-from vegas_spec.engine.steps import DraftStep, Step
 
 PROMPTS = [random_prompt(length, seed=length) for length in (1, 40, 23)]
 
@@ -74,12 +74,12 @@ def scripted_llm(says: Sequence[int], *, prompt_len: int = 1, wrong_every: int =
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     llm = LLM(model, TOKENIZER, **options)
 
-    def forward(token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
+    def forward(token_ids: Sequence[int], positions: Sequence[int], backend: Backend, rows: Sequence[int]) -> Tensor:
         logits = torch.zeros(len(rows), len(TOKENIZER))
         for place, row in enumerate(rows):
             at = positions[row] + 1 - prompt_len
             token = says[at] if 0 <= at < len(says) else EOS
-            wrong = isinstance(step, DraftStep) and wrong_every and at % wrong_every == 1
+            wrong = backend.kind == "draft" and wrong_every and at % wrong_every == 1
             logits[place, (token + 1) % len(TOKENIZER) if wrong else token] = 100.0
         return logits
 

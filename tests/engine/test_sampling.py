@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vegas_spec import LLM, SamplingParams
+from vegas_spec.engine import backend
+from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.sampler import Sampler
-from vegas_spec.engine.steps import DraftStep, Step
-from vegas_spec.policies import quest, specextend
+from vegas_spec.policies import keys, quest, specextend
 
 FALSE_ALARM = 1e-5
 
@@ -233,8 +234,8 @@ def table_llm(**options: Any) -> LLM:
     """An engine whose model says `TARGET` where attention is full and `DRAFT` where it drafts."""
     llm = LLM(small_model(VOCAB, 1, 0.2), max_num_seqs=4000, policy="dense", **options)
 
-    def forward(token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
-        logits = DRAFT if isinstance(step, DraftStep) else TARGET
+    def forward(token_ids: Sequence[int], positions: Sequence[int], backend: Backend, rows: Sequence[int]) -> Tensor:
+        logits = DRAFT if backend.kind == "draft" else TARGET
         return logits[list(positions), list(token_ids)][list(rows)]
 
     llm.model.forward = forward  # type: ignore[method-assign]
@@ -370,7 +371,8 @@ def test_a_model_that_drafts_over_two_entries(
 
 @pytest.mark.parametrize("policy", ["dense", "stream", "quest", "specextend", "oracle"])
 def test_a_baseline_that_drafts_over_four_entries(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    monkeypatch.setattr(quest, "PAGE_SIZE", 4)
+    for module in (keys, quest, backend):
+        monkeypatch.setattr(module, "PAGE_SIZE", 4)
     monkeypatch.setattr(specextend, "CHUNK_SIZE", 4)
     params = SamplingParams(temperature=1.5, top_p=0.95, presence_penalty=1.0)
     llm = LLM(

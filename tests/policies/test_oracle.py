@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from policy_cases import drafting, verified
+from policy_cases import dense, drafting, reserved
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Queries
-from vegas_spec.policies.oracle import OraclePolicy
 from vegas_spec.selection import NO_POSITION
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
@@ -44,11 +43,9 @@ def test_it_reads_the_best_of_the_prefix(score: str, granularity: str, sinks: Te
         keys[slot, :, prefix_len + SINCE :] = torch.nan
     queries = Queries(torch.randn(HEADS, 2, DIM, generator=generator), 0.7, sinks)
     options = {"score": score, "granularity": granularity}
-    policy = OraclePolicy(VegasConfig(kv_budget=0.2, kv_budget_min=1, **options))  # type: ignore[arg-type]
-    assert policy.per_step
-    assert policy.select(verified([keys], PREFIX_LENS)) is None
-    positions = policy.select_step(0, drafting(keys, queries, PREFIX_LENS, SINCE))
-    assert [policy.num_entries(prefix_len) for prefix_len in PREFIX_LENS] == [9, 4]
+    config = VegasConfig(policy="oracle", kv_budget=0.2, kv_budget_min=1, **options)  # type: ignore[arg-type]
+    policy = reserved(config, [keys])
+    positions = policy.select_step(0, drafting(dense(keys, 2), policy, queries, PREFIX_LENS, SINCE))
     for place, (prefix_len, count) in enumerate(zip(PREFIX_LENS, (9, 4), strict=True)):
         best = best_by_loops(queries, place, keys[place, :, : prefix_len + SINCE], score, granularity, count)
         assert positions[place].tolist() == [[*row, *[NO_POSITION] * (9 - count)] for row in best]

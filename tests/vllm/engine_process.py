@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 
 ENVIRONMENT = {
-    "PYTHONPATH": str(HERE / "interpreter"),
+    "PYTHONPATH": os.pathsep.join([str(HERE / "interpreter"), str(HERE.parent)]),
     "TRITON_INTERPRET": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

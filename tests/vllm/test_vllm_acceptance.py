@@ -6,8 +6,10 @@ from serving_prompts import prompts
 
 from vegas_spec import LLM, SamplingParams
 
+BUDGETS = [("vegas", 0.9), ("stream", 0.9), ("quest", 0.9), ("specextend", 0.8), ("toy_policy:EveryOther", 0.9)]
 
-@pytest.mark.parametrize(("policy", "budget"), [("vegas", 0.9), ("stream", 0.9), ("quest", 0.9), ("specextend", 0.8)])
+
+@pytest.mark.parametrize(("policy", "budget"), BUDGETS)
 def test_acceptance_is_the_embedded_engines(engines, model_folder, policy, budget):
     """Where both select with the same ops; a policy that selects at each step does so in torch."""
     # Random weights look everywhere, so that it takes much of the context to guess right now and then. Specextend reads

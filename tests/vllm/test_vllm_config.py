@@ -101,6 +101,11 @@ REFUSED = {
     "draft model": ({"model": "some/draft"}, "takes no draft model"),
     "rows": ({"rows": "last"}, "got 'last'"),
     "baseline": ({"policy": "oracle"}, "got 'oracle'. The other policies run in the embedded engine"),
+    "own choice by scores": (
+        {"policy": "toy_policy:Rescored"},
+        "the kernels choose the best-scored entries",
+    ),
+    "no such policy": ({"policy": "toy_policy:Missing"}, "cannot be imported from toy_policy:Missing"),
     "adaptive schedule": (
         {"adaptive": True, "num_speculative_tokens_per_batch_size": [[1, 8, 4]]},
         "both decide how many tokens are drafted",

@@ -1,6 +1,5 @@
 """Which rows are scored, and what the buffers between verification and draft hold; without vLLM."""
 
-import dataclasses
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -9,7 +8,7 @@ import torch
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm.worker.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
-from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+from vegas_spec.vllm.worker.draft_kv import AttentionParams, ScoredKV, ScoredRows, Sizes
 
 CONFIG = VegasConfig(num_speculative_tokens=3, kv_budget=0.25, kv_budget_min=4)
 BLOCK = 16
@@ -103,7 +102,7 @@ def test_a_padded_prompts_draft_reads_up_to_its_newest_token():
     draft_kv = make()
     step = batch((4, 33, True), (1, 20, False))
     draft_kv.prepare(scored_rows(step, gamma=3, falls_back=False), (0, 1), BLOCK)
-    assert int(draft_kv.plan.prefix_lens[0]) == 33 - 3
+    assert int(draft_kv.prefix_lens[0]) == 33 - 3
 
 
 def test_prompts_only():
@@ -142,7 +141,7 @@ def test_decoding_requests_are_attended_once():
     builder = type("VegasBuilder", (VegasMetadataBuilder, Builder), {})()
     attention = type("VegasOwn", (VegasAttention, Own), {})()
     builder.draft_kv, builder.selecting = make(), (0,)
-    attention.vegas = LayerDraftKV(builder.draft_kv, 0)
+    attention.vegas = builder.draft_kv.of_layer(0)
     metadata = builder.build(0, batch((4, 20, False), (10, 100, True)))
     query, key, value = (torch.randn(14, heads, 32) for heads in (4, 2, 2))
     output = torch.full_like(query, torch.nan)
@@ -153,19 +152,19 @@ def test_decoding_requests_are_attended_once():
     assert not (output[:4] == 7.0).any()
 
 
-def make(score_capacity=1000, max_bytes=None, config=CONFIG):
-    return DraftKV(
-        config,
+def make(tokens=1000, max_bytes=None, config=CONFIG):
+    sizes = Sizes(
         num_layers=2,
         num_heads=4,
         num_kv_heads=2,
         head_dim=32,
         max_requests=8,
         max_model_len=128,
-        score_capacity=score_capacity,
+        tokens=tokens,
         max_bytes=max_bytes,
         device=torch.device("cpu"),
     )
+    return ScoredKV(config, sizes)
 
 
 def verify(draft_kv, rows, cache, layer=0):
@@ -173,9 +172,8 @@ def verify(draft_kv, rows, cache, layer=0):
     query = torch.randn(int(rows.query_start_loc[-1]), 4, 32)
     keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
     draft_kv.prepare(rows, (0, 1), BLOCK)
-    LayerDraftKV(draft_kv, layer).verify(
-        query, keys, values, rows, Likeness(0.2, None, None), out=torch.empty_like(query)
-    )
+    params = AttentionParams(0.2, None, None)
+    draft_kv.of_layer(layer).verify(query, keys, values, rows, params, out=torch.empty_like(query))
 
 
 def test_slots_are_the_requests_own():
@@ -208,11 +206,11 @@ def test_a_padding_row_writes_nothing():
 
 def test_shared_prefixes_may_exceed_the_scratch():
     """Requests that find no room draft over the first and the latest positions, and are counted."""
-    draft_kv = make(score_capacity=256)
+    draft_kv = make(tokens=256)
     step = batch(*[(4, 120, False)] * 8)
     shared = ScoredRows(step.query_start_loc, step.seq_lens, step.block_table_tensor[:1].repeat(8, 1), None)
     verify(draft_kv, shared, torch.randn(8, 2, BLOCK, 64))
-    assert int(draft_kv.plan.dropped) == 6
+    assert draft_kv.dropped == 6
     prefix, count = 117, CONFIG.budget(117)
     table = step.block_table_tensor[0].tolist()
     positions = [*range(16), *range(prefix - count + 16, prefix)]
@@ -241,7 +239,7 @@ def test_a_draft_after_plain_decoding():
     rows = scored_rows(step, gamma=3, falls_back=True)
     assert not rows.scored
     draft_kv.prepare(rows, (0, 1), BLOCK)
-    draft_kv.choose_unscored()
+    draft_kv.choose()
     for request, prefix in enumerate((100, 30)):
         count = CONFIG.budget(prefix)
         table = step.block_table_tensor[request].tolist()
@@ -277,7 +275,7 @@ def test_a_cache_in_bytes_is_fp8_with_scales(phase):
     outputs, slots = [], []
     for cache, query in ((quantised.view(torch.uint8), query8), (plain, 0.5 * query8.float())):
         attention = type("VegasOwn", (VegasAttention, Own), {})()
-        attention.vegas = LayerDraftKV(make(), 0)
+        attention.vegas = make().of_layer(0)
         step = batch((4, 20, False), (4, 100, False))
         rows = scored_rows(step, gamma=3, falls_back=False)
         attention.vegas.owner.prepare(rows, (0, 1), BLOCK)
@@ -294,21 +292,3 @@ def test_a_cache_in_bytes_is_fp8_with_scales(phase):
     torch.testing.assert_close(*outputs)
     assert torch.equal(*slots)
     assert outputs[0].abs().max() > 0
-
-
-def test_a_policy_that_scores_nothing():
-    """Stream: each request's prefix ends at its first row, or at a prompt's last; one set serves all heads."""
-    draft_kv = make(config=dataclasses.replace(CONFIG, policy="stream"))
-    step = batch((4, 100, False), (10, 30, True))
-    rows = scored_rows(step, gamma=3, falls_back=False, scores=draft_kv.scores)
-    assert not rows.scored
-    draft_kv.prepare(rows, (0, 1), BLOCK)
-    draft_kv.choose_unscored()
-    assert draft_kv.slots.shape[2] == 1
-    for request, prefix in enumerate((97, 30)):
-        count = CONFIG.budget(prefix)
-        table = step.block_table_tensor[request].tolist()
-        first = min(16, count)
-        positions = [*range(first), *range(prefix - count + first, prefix + draft_kv.tail)]
-        expected = [table[p // BLOCK] * BLOCK + p % BLOCK for p in positions]
-        assert draft_kv.slots[:, request, 0, : count + draft_kv.tail].tolist() == [expected, expected]

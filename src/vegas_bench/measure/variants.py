@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vegas_spec.config import POLICIES, ConfigError, VegasConfig, check_choice, invalid, reject_unknown
+from vegas_spec.config import ConfigError, VegasConfig, check_choice, invalid, policy_paths, reject_unknown
+from vegas_spec.policies import policy_class
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Variant:
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
-    """Read ``name`` or ``name:option=value:option=value``; give the label and options of `VegasConfig`.
+    """Read ``name`` or ``name:option=value:option=value``, the name perhaps a ``module:Class``; give label and options.
+
+    The options are those of `VegasConfig`.
 
     Raises
     ------
@@ -44,7 +47,11 @@ def parse_policy(text: str) -> tuple[str, dict[str, Any]]:
 
     """
     name, *pairs = text.split(":")
-    check_choice("policy", name, POLICIES)
+    if name not in policy_paths() and pairs and "=" not in pairs[0]:  # module:Class
+        name = f"{name}:{pairs.pop(0)}"
+        policy_class(name)
+    else:
+        check_choice("policy", name, policy_paths())
     hints = typing.get_type_hints(VegasConfig)
     options: dict[str, Any] = {"policy": name}
     for pair in pairs:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Sequence
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.phases import Phases
 from vegas_spec.engine.request import Request
 from vegas_spec.pacing.controller import AdaptiveController
 
@@ -23,7 +21,6 @@ class Adaptive:
 
     def __init__(self, config: VegasConfig) -> None:
         self._controller = AdaptiveController(config.num_speculative_tokens)
-        self._config = config
         self._present = self._next = self._controller.choose([])
 
     @property
@@ -31,11 +28,13 @@ class Adaptive:
         """Drafts per request of the present iteration."""
         return self._present.gamma
 
-    def choose_next(self, phases: Phases, batch: Sequence[Request]) -> None:
-        """Choose for the iteration after the present one; the present verification selects for it."""
+    def choose_next(self, batch: Sequence[Request]) -> float:
+        """Choose for the iteration after the present one, and give the share of the budget that it drafts over.
+
+        The present verification selects for it.
+        """
         self._next = self._controller.choose([request.slot for request in batch])
-        budget = max(self._config.kv_budget * self._next.budget_factor, 1e-6)
-        phases.use_budget(dataclasses.replace(self._config, kv_budget=budget))
+        return self._next.budget_factor
 
     def observe(
         self,

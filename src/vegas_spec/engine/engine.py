@@ -15,15 +15,16 @@ from torch import Tensor
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.adaptive import Adaptive
 from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention_torch import TorchBackend
+from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.clock import Clock
 from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import Update
-from vegas_spec.engine.phases import Phases, TorchPhases
 from vegas_spec.engine.recorder import Recorder
 from vegas_spec.engine.request import Request
 from vegas_spec.engine.trace import SelectionTrace
-from vegas_spec.policies import Policy, make_policy
+from vegas_spec.policies import policy_class
 from vegas_spec.rejection import Acceptance, accept, accept_greedy
 
 AttentionChoice = Literal["torch", "kernels"]
@@ -62,16 +63,15 @@ class Engine:
     ) -> None:
         self.model = model
         self.config = config
-        self.policy = make_policy(config)
-        """Answers what does not depend on a run; every run has a policy of its own."""
         self.max_num_seqs = max_num_seqs
         self.prefill_chunk_size = prefill_chunk_size
-        self._phases = _choose_phases(attention, model, self.policy, config)
-        self._adaptive = Adaptive(config) if config.adaptive and self.policy.speculates else None
+        self._speculates = policy_class(config.policy).speculates
+        self._backend = _choose_backend(attention, model, config)
+        self._adaptive = Adaptive(config) if config.adaptive and self._speculates else None
 
     def check_trace(self) -> None:
         """Refuse to be observed if the kernels select: they do not hand out what they chose."""
-        if self._phases is not TorchPhases:
+        if self._backend is not TorchBackend:
             raise ConfigError("a trace needs attention='torch'; got attention='kernels'. Use an engine in torch for it")
 
     def run(self, requests: Sequence[Request], trace: SelectionTrace | None = None) -> Iterator[Update]:
@@ -83,27 +83,27 @@ class Engine:
         slots = min(self.max_num_seqs, len(requests))
         length = max(request.max_length for request in requests)
         cache = KVCache(self.model.layers, slots, length, self.model.dtype, self.model.device)
-        phases = self._phases(cache, make_policy(self.config), self.config)
-        if trace is not None and isinstance(phases, TorchPhases):
-            phases.recorder = Recorder(trace, cache, self.config)
+        backend = self._backend(cache, self.config)
+        if trace is not None and isinstance(backend, TorchBackend):
+            backend.recorder = Recorder(trace, cache, self.config)
         waiting, running, free = deque(requests), list[Request](), list(range(slots))
         while waiting or running:
             while waiting and free:
                 request = waiting.popleft()
                 request.slot = free.pop()
-                yield from self.prefill(phases, request)
+                yield from self.prefill(backend, request)
                 running.append(request)
-            yield from self.iterate(phases, running)
+            yield from self.iterate(backend, running)
             for request in running:
                 if request.finished:
-                    phases.release(request.slot)
+                    backend.release(request.slot)
                     if self._adaptive is not None:
                         self._adaptive.forget(request)
                     free.append(request.slot)
             running = [request for request in running if not request.finished]
 
     @torch.inference_mode()
-    def prefill(self, phases: Phases, request: Request) -> Iterator[Update]:
+    def prefill(self, backend: Backend, request: Request) -> Iterator[Update]:
         """Read all of a prompt but its last token.
 
         What is left is what every iteration starts from: committed tokens of which all but the last are in the cache.
@@ -112,19 +112,19 @@ class Engine:
         end = len(request.token_ids) - 1
         if request.prefilled is not None:
             with self._timed([request], "prefill"):
-                request.prefilled.copy_to(phases.cache, request.slot)
+                request.prefilled.copy_to(backend.cache, request.slot)
             yield Update(request.output, prefilled=end, new_tokens=0)
             return
         for rows in self._prefill_rows(request.slot, end):
             with self._timed([request], "prefill"):
-                self._prefill_piece(phases, request.token_ids, rows)
+                self._prefill_piece(backend, request.token_ids, rows)
             yield Update(request.output, prefilled=rows.stop, new_tokens=0)
 
     def read(self, request: Request, watch: Callable[[Update], None] | None = None) -> KVCache:
         """Do `prefill` into a cache of the request's own."""
         cache = KVCache(self.model.layers, 1, len(request.token_ids) - 1, self.model.dtype, self.model.device)
         request.slot = 0
-        for update in self.prefill(TorchPhases(cache, self.policy, self.config), request):
+        for update in self.prefill(TorchBackend(cache, self.config), request):
             if watch is not None:
                 watch(update)
         return cache
@@ -134,25 +134,24 @@ class Engine:
         """Give the logits for the token after `token_ids`, one row with full attention, float32, shape ``[vocab]``."""
         end = len(token_ids)
         cache = KVCache(self.model.layers, 1, end, self.model.dtype, self.model.device)
-        phases = self._phases(cache, make_policy(VegasConfig(policy="full")), self.config)
+        backend = self._backend(cache, VegasConfig(policy="full"))
         for rows in self._prefill_rows(0, end - 1):
-            self._prefill_piece(phases, token_ids, rows)
-        step = phases.verify([Rows(0, end - 1, 1)])
-        return self.model.forward(token_ids[-1:], [end - 1], step, [0])[0].float()
+            self._prefill_piece(backend, token_ids, rows)
+        backend.begin("verify", [Rows(0, end - 1, 1)], [end])
+        return self.model.forward(token_ids[-1:], [end - 1], backend, [0])[0].float()
 
     @torch.inference_mode()
-    def iterate(self, phases: Phases, batch: list[Request]) -> list[Update]:
+    def iterate(self, backend: Backend, batch: list[Request]) -> list[Update]:
         """Do one iteration of the method for every request of the batch."""
         before = [len(request.token_ids) for request in batch]
         begin = time.perf_counter()
-        self.draft(phases, batch)
+        self.draft(backend, batch)
         drafted, num_drafts = time.perf_counter(), [len(request.drafts) for request in batch]
-        if self._adaptive is not None:
-            # Before the verification, which selects for the next draft.
-            self._adaptive.choose_next(phases, batch)
-        logits = self.verify(phases, batch)
+        # Before the verification, which selects for the next draft.
+        factor = 1.0 if self._adaptive is None else self._adaptive.choose_next(batch)
+        logits = self.verify(backend, batch, factor)
         num_accepted = self.accept(batch, logits)
-        self.select(phases, batch, num_accepted)
+        self.select(backend, batch, num_accepted)
         if self._adaptive is not None:
             self._adaptive.observe(batch, num_drafts, num_accepted, drafted - begin, time.perf_counter() - drafted)
         return [
@@ -160,16 +159,16 @@ class Engine:
             for request, count in zip(batch, before, strict=True)
         ]
 
-    def draft(self, phases: Phases, batch: list[Request]) -> None:
+    def draft(self, backend: Backend, batch: list[Request]) -> None:
         """Draft up to gamma tokens for each request, one per step, over the selected entries and the recent ones."""
         wanted = [self._num_drafts(request) for request in batch]
         for drafted in range(max(wanted)):
             active = [request for request, count in zip(batch, wanted, strict=True) if count > drafted]
-            with self._timed(active, "draft", phases.clock):
+            with self._timed(active, "draft", backend.clock):
                 rows = [Rows(request.slot, len(request.token_ids) - 1 + drafted, 1) for request in active]
                 tokens = [(request.drafts or request.token_ids)[-1] for request in active]
                 positions = [row.start for row in rows]
-                logits = self.model.forward(tokens, positions, phases.draft(rows), range(len(rows)))
+                logits = self.model.forward(tokens, positions, backend.begin("draft", rows), range(len(rows)))
                 for request, row, row_logits in zip(active, rows, logits, strict=True):
                     # Broken logits must not stop a draft: verification judges whatever was drafted.
                     usable = row_logits if _are_numbers(row_logits) else torch.zeros_like(row_logits)
@@ -179,16 +178,19 @@ class Engine:
                         request.draft_probs.append(probs)
                     request.count_draft_step(self.model.layers, row.stop)
 
-    def verify(self, phases: Phases, batch: list[Request]) -> list[Tensor]:
+    def verify(self, backend: Backend, batch: list[Request], factor: float = 1.0) -> list[Tensor]:
         """Run the last token and the drafts of each request with full attention, scoring the prefix on the way.
 
-        Returns the logits of each request, shape ``[1 + drafts, vocab]``.
+        The next draft will read this share of the budget. Returns the logits of each request, shape ``[1 + drafts,
+        vocab]``.
         """
-        with self._timed(batch, "verify", phases.clock):
+        with self._timed(batch, "verify", backend.clock):
             rows = [Rows(request.slot, len(request.token_ids) - 1, 1 + len(request.drafts)) for request in batch]
             tokens = [token for request in batch for token in (request.token_ids[-1], *request.drafts)]
             positions = [position for row in rows for position in range(row.start, row.stop)]
-            logits = self.model.forward(tokens, positions, phases.verify(rows), range(len(tokens)))
+            budgets = [self.config.budget(row.start + 1, factor) for row in rows]
+            verification = backend.begin("verify", rows, budgets)
+            logits = self.model.forward(tokens, positions, verification, range(len(tokens)))
             for request, row in zip(batch, rows, strict=True):
                 request.prefix_len = row.start + 1
                 request.count_verification(self.model.layers, row.stop)
@@ -199,10 +201,15 @@ class Engine:
         with self._timed(batch, "accept"):
             return [self._accept(request, rows) for request, rows in zip(batch, logits, strict=True)]
 
-    def select(self, phases: Phases, batch: list[Request], num_accepted: list[int]) -> None:
+    def select(self, backend: Backend, batch: list[Request], num_accepted: list[int]) -> None:
         """Let the policy choose what the next draft reads."""
-        with self._timed(batch, "select", phases.clock):
-            phases.select(batch, num_accepted)
+        with self._timed(batch, "select", backend.clock):
+            committed = [0 if request.finished else len(request.token_ids) - 1 for request in batch]
+            selection = backend.select(num_accepted, committed)
+            for request, count in zip(batch, selection.counts, strict=True):
+                request.num_selected = count
+        if isinstance(backend, TorchBackend) and backend.recorder is not None:
+            backend.recorder.selected(batch, num_accepted, selection.positions)
 
     def _prefill_rows(self, slot: int, end: int) -> Iterator[Rows]:
         start = 0
@@ -212,15 +219,15 @@ class Engine:
             yield rows
             start = rows.stop
 
-    def _prefill_piece(self, phases: Phases, token_ids: Sequence[int], rows: Rows) -> None:
+    def _prefill_piece(self, backend: Backend, token_ids: Sequence[int], rows: Rows) -> None:
         positions = range(rows.start, rows.stop)
         # No logits are wanted, but models give at least one row.
-        self.model.forward(token_ids[rows.start : rows.stop], positions, phases.prefill(rows), [0])
+        self.model.forward(token_ids[rows.start : rows.stop], positions, backend.begin("prompt", [rows]), [0])
 
     def _num_drafts(self, request: Request) -> int:
         # Before the first verification nothing is selected; and the last token wanted needs no draft, since every
         # verification commits one token of its own.
-        if not self.policy.speculates or request.prefix_len == 0:
+        if not self._speculates or request.prefix_len == 0:
             return 0
         gamma = self.config.num_speculative_tokens if self._adaptive is None else self._adaptive.gamma
         return min(gamma, request.remaining - 1)
@@ -263,23 +270,16 @@ class Engine:
             request.output.stats.selection_seconds += selecting
 
 
-def _choose_phases(attention: AttentionChoice, model: Model, policy: Policy, config: VegasConfig) -> type[Phases]:
+def _choose_backend(attention: AttentionChoice, model: Model, config: VegasConfig) -> type[Backend]:
     if attention == "torch":
-        return TorchPhases
+        return TorchBackend
     if importlib.util.find_spec("triton") is None:  # which a torch for CPUs does not bring
         raise ConfigError("attention='kernels' needs Triton, which is not installed. Use attention='torch' instead")
     # Imported only where it is used, since it imports Triton.
-    from vegas_spec.engine.kernel_phases import KernelPhases, kernels_cover
+    from vegas_spec.engine.attention_kernels import KernelBackend, check_kernels
 
-    # On a CPU, where it is asked for, the kernels' references run, in any dtype.
-    runs = model.device.type != "cuda" or model.dtype in (torch.bfloat16, torch.float16)
-    if not (runs and kernels_cover(model.layers, policy, config)):
-        raise ConfigError(
-            "attention='kernels' supports bfloat16 and float16 on a GPU, policies that select once per iteration (not "
-            "quest, not oracle), rows ends or all, and up to 128 query rows per KV head; "
-            f"got {model.dtype} with {config}. Use attention='torch' instead"
-        )
-    return KernelPhases
+    check_kernels(model.layers, config, model.dtype, model.device)
+    return KernelBackend
 
 
 def _are_numbers(logits: Tensor) -> bool:

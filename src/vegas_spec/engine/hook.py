@@ -1,7 +1,7 @@
 """The way into a transformers model: its public attention interface.
 
 The model calls `attention` in every layer with its own module, queries, keys and values. What to do there travels in
-the call's keyword arguments (`Step`), so nothing is kept in the process: two engines, or two threads, do not meet.
+the call's keyword arguments (`Attending`), so nothing is kept in the process: two engines, or two threads, do not meet.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from vegas_spec.engine.attention import AttentionParams
-from vegas_spec.engine.steps import Step
+from vegas_spec.engine.backend import Attending
 from vegas_spec.engine.support import ModelError
 
 NAME = "vegas"
-STEP_ARGUMENT = "vegas_step"
+BACKEND_ARGUMENT = "vegas_backend"
 
 
 _WITHOUT_EFFECT = {
@@ -42,7 +42,7 @@ def register() -> None:
 
 
 def no_mask(*args: Any, **kwargs: Any) -> None:
-    """Build no mask: a step knows what each row may see."""
+    """Build no mask: a backend knows what each row may see."""
 
 
 def attention(
@@ -56,10 +56,10 @@ def attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    vegas_step: Step | None = None,
+    vegas_backend: Attending | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Hand one layer's attention to the step.
+    """Hand one layer's attention to the backend of the run.
 
     Parameters
     ----------
@@ -76,19 +76,19 @@ def attention(
     RuntimeError
         If the model is run other than by the engine.
     ModelError
-        If the layer attends in a way that a step does not know.
+        If the layer attends in a way that backends do not know.
 
     """
     if attention_mask is not None or not getattr(module, "is_causal", True) or not kwargs.keys() <= _WITHOUT_EFFECT:
         _refuse(module, attention_mask, kwargs)
-    if vegas_step is None:
+    if vegas_backend is None:
         raise RuntimeError(
             "attn_implementation='vegas' works only inside vegas_spec.LLM; "
             "to run the model by itself set another one, such as model.set_attn_implementation('sdpa')"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     params = AttentionParams(scale, sliding_window, softcap, s_aux)
-    out = vegas_step.attend(int(module.layer_idx), query[0], key[0], value[0], params)  # type: ignore[arg-type]
+    out = vegas_backend.attend(int(module.layer_idx), query[0], key[0], value[0], params)  # type: ignore[arg-type]
     return out[None], None
 
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from vegas_spec.engine import hook
 from vegas_spec.engine.attention import AttentionParams
+from vegas_spec.engine.backend import Attending
 from vegas_spec.engine.kv_cache import LayerSpec
-from vegas_spec.engine.steps import Step
 from vegas_spec.engine.support import ModelError, check_supported
 
 
 class Model:
-    """A causal language model whose attention is run by a `Step`.
+    """A causal language model whose attention is run by an `Attending` object.
 
     Parameters
     ----------
@@ -63,14 +63,16 @@ class Model:
         eos = getattr(self.module.config, "eos_token_id", None) if eos is None else eos
         return frozenset(() if eos is None else eos if isinstance(eos, list) else (eos,))
 
-    def forward(self, token_ids: Sequence[int], positions: Sequence[int], step: Step, rows: Sequence[int]) -> Tensor:
+    def forward(
+        self, token_ids: Sequence[int], positions: Sequence[int], backend: Attending, rows: Sequence[int]
+    ) -> Tensor:
         """Run the model over a packed batch.
 
         Parameters
         ----------
         token_ids, positions : sequence of int
             One per row of the batch, all requests' rows one after the other.
-        step : Step
+        backend : Attending
             What attention does.
         rows : sequence of int
             Rows whose logits are wanted.
@@ -82,7 +84,7 @@ class Model:
 
         """
         if (attention := self.module.config._attn_implementation) != hook.NAME:
-            # Any other attention would ignore the step and mix up the requests of the batch.
+            # Any other attention would ignore the backend and mix up the requests of the batch.
             raise ModelError(f"{self.name} was set to attention {attention!r}; an engine needs a model of its own")
         tokens = torch.tensor([token_ids], device=self.device)
         output = self.module(
@@ -90,7 +92,7 @@ class Model:
             position_ids=torch.tensor([positions], device=self.device),
             use_cache=False,
             logits_to_keep=torch.tensor(rows, device=self.device),
-            **{hook.STEP_ARGUMENT: step},
+            **{hook.BACKEND_ARGUMENT: backend},
         )
         logits: Tensor = output.logits[0]
         return logits
@@ -117,7 +119,7 @@ class Model:
         return layers
 
 
-class _Look(Step):
+class _Look(Attending):
     """Notes what each attention layer looks like; computes nothing of use."""
 
     def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 
 from vegas_spec.config import ConfigError, VegasConfig, policy_paths
-from vegas_spec.policies.base import Drafting, Policy, Queries, ScoreRequest, Verified
+from vegas_spec.policies.base import Drafting, Policy, Queries, Room, ScoreRequest, Verified
 
-__all__ = ["Drafting", "Policy", "Queries", "ScoreRequest", "Verified", "make_policy", "policy_class"]
+__all__ = ["Drafting", "Policy", "Queries", "Room", "ScoreRequest", "Verified", "make_policy", "policy_class"]
 
 
 def policy_class(policy: str) -> type[Policy]:

@@ -1,16 +1,19 @@
-"""The questions that a draft policy answers."""
+"""The questions that a draft policy answers, and what it may look at to answer them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from vegas_spec.config import Granularity, Rows, Score, VegasConfig
+from vegas_spec.config import Count, Granularity, Rows, Score, VegasConfig
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from vegas_spec.policies.keys import KeyView
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,38 @@ class Queries:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What a run needs room for, told before it begins; see `Policy.reserve`.
+
+    Attributes
+    ----------
+    layers : sequence of (int, int)
+        KV heads and head dimension of each layer with full attention (of this rank, under tensor parallelism).
+    num_pages : int
+        Pages of the cache, per layer.
+    max_requests : int
+        Request slots.
+    most_entries : int
+        The largest budget that a request will have.
+    dtype : torch.dtype
+        For what is kept of keys.
+    device : torch.device
+        Of the cache.
+    over_ranks : callable
+        Sums a tensor over the ranks of tensor parallelism, which have some of the heads each.
+
+    """
+
+    layers: Sequence[tuple[int, int]]
+    num_pages: int
+    max_requests: int
+    most_entries: int
+    dtype: torch.dtype
+    device: torch.device
+    over_ranks: Callable[[Tensor], Tensor] = lambda tensor: tensor
+
+
+@dataclass(frozen=True)
 class Verified:
     """What a policy may look at after a verification: one entry per request of its batch, layers those with full
     attention.
@@ -50,28 +85,42 @@ class Verified:
     Attributes
     ----------
     slots : sequence of int
-        The requests' places in the cache; a request keeps its own to its end, then `Policy.release` is told.
-    prefix_lens : sequence of int
-        Positions ``[0, prefix_lens[b])`` may be selected. Their keys are final: no later step changes them.
-    num_accepted : sequence of int
-        Drafts accepted by this verification.
-    keys : sequence of Tensor
-        Per layer, the cache's keys, shape ``[slots, num_kv_heads, length, head_dim]``; exact in the prefix and for the
-        accepted drafts.
+        The requests' places among all; a request keeps its own to its end, then `Policy.release` is told. -1 for a row
+        whose draft is thrown away, and of which nothing may be remembered.
+    slot_index : Tensor
+        The same on the device, int64; any slot for -1.
+    prefix_lens : Tensor
+        Positions ``[0, prefix_lens[b])`` may be selected, int64, shape ``[batch]``. Their keys are final: no later step
+        changes them.
+    budgets : Tensor
+        Entries that the next draft may read of them, int64, shape ``[batch]``: `VegasConfig.budget`.
+    width : int
+        Columns of the answer: at least as many as any of the requests has entries.
+    keys : sequence of KeyView
+        Per layer; exact in the prefix and for the accepted drafts.
     scores : Tensor or None
         What `Policy.score_request` asked for, float32, shape ``[layers, batch, groups, keys]``, groups being KV heads
-        or 1.
-    queries : sequence of Queries or None
-        The verified rows' queries in the last layer, if `Policy.keeps_queries`.
+        or 1. Not in vLLM, whose kernels rank the scores where they make them.
+    queries : Queries or None
+        The last accepted rows' in the last layer, shape ``[num_query_heads, batch, head_dim]``, if
+        `Policy.keeps_queries`.
+    seen : Tensor or None
+        With `queries`: keys that those rows see, integer, shape ``[batch]``.
+    most_seen : sequence of int
+        What the host knows of `seen`: at most so many.
 
     """
 
     slots: Sequence[int]
-    prefix_lens: Sequence[int]
-    num_accepted: Sequence[int]
-    keys: Sequence[Tensor]
+    slot_index: Tensor
+    prefix_lens: Tensor
+    budgets: Tensor
+    width: int
+    keys: Sequence[KeyView]
     scores: Tensor | None = None
-    queries: Sequence[Queries] | None = None
+    queries: Queries | None = None
+    seen: Tensor | None = None
+    most_seen: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -80,34 +129,38 @@ class Drafting:
 
     Attributes
     ----------
-    slots : sequence of int
-        The requests' places in the cache.
-    prefix_lens : sequence of int
-        Positions ``[0, prefix_lens[b])`` may be selected; what came since is read anyway.
-    seq_lens : sequence of int
-        Keys that a dense step would read, the row's own included.
+    prefix_lens, budgets : Tensor
+        As in `Verified`; what came since the prefix is read anyway.
+    seq_lens : Tensor
+        Keys that a dense step would read, the row's own included, integer, shape ``[batch]``.
+    width : int
+        Columns of the answer.
     queries : Queries
         The rows of all requests, shape ``[num_query_heads, batch, head_dim]``.
-    keys : Tensor
-        The cache's, shape ``[slots, num_kv_heads, length, head_dim]``; those since the prefix may be drafts'.
+    keys : KeyView
+        The layer's; those since the prefix may be drafts'.
 
     """
 
-    slots: Sequence[int]
-    prefix_lens: Sequence[int]
-    seq_lens: Sequence[int]
+    prefix_lens: Tensor
+    budgets: Tensor
+    seq_lens: Tensor
+    width: int
     queries: Queries
-    keys: Tensor
+    keys: KeyView
 
 
 class Policy(ABC):
     """Chooses the KV entries that drafting reads.
 
-    Three questions: which logits it wants from verification (`score_request`, `keeps_queries`), which positions each
-    layer's draft may read (`select`), and whether that changes from one draft step to the next (`per_step`,
-    `select_step`). Cache, attention, sampling and measurements are the engine's, the same for all.
+    Three questions: which logits it wants from verification (`scores`, `keeps_queries`), which positions each layer's
+    draft may read (`select`), and whether that changes from one draft step to the next (`per_step`, `select_step`).
+    Cache, attention, sampling and measurements are the engine's, the same for all.
 
     An object serves one run: a policy that remembers something keys it by request slot and drops it in `release`.
+    Lengths and budgets come as tensors, and in vLLM nothing may wait for the device: no answer's shape may depend on
+    data. `observe` and `select_step` are recorded in CUDA graphs there, so they allocate nothing that outlives them and
+    write into what `reserve` allocated.
     """
 
     name: ClassVar[str]
@@ -120,7 +173,7 @@ class Policy(ABC):
     scores: ClassVar[bool] = False
     """Whether verification collects scores for it, those of `score_request`."""
     per_step: ClassVar[bool] = False
-    """Whether each draft step selects anew, by `select_step`; `select` then returns None."""
+    """Whether each draft step selects anew, by `select_step`; `select` is not asked then."""
     keeps_queries: ClassVar[bool] = False
     """Whether it wants the verified rows' queries in the last layer, to score by a pass of its own."""
     bound: ClassVar[bool] = False
@@ -138,9 +191,43 @@ class Policy(ABC):
             return None
         return ScoreRequest(self.config.rows, self.config.score, self.config.granularity)
 
-    def num_entries(self, prefix_len: int) -> int:
-        """Most entries of a prefix that a draft step reads; exactly so many if the policy selects `per_step`."""
-        return self.config.budget(prefix_len)
+    @property
+    def sets(self) -> Literal["kv_head", "layer", "model"]:
+        """How many sets of positions an answer has at most: one per KV head of each layer, per layer, or one in all."""
+        return "kv_head"
+
+    def most_entries(self, budget: int) -> int:
+        """Most entries of a prefix that a draft step reads with this budget."""
+        return budget
+
+    def num_entries(self, prefix_len: Count, budget: Count) -> Count:
+        """How many entries of its prefix each request's draft step reads, if the policy selects `per_step`."""
+        return budget
+
+    def reserve(self, room: Room) -> None:
+        """Allocate what is kept through a run; told again, with more room, when the cache turns out to be larger."""
+        return
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory of what `reserve` allocated."""
+        return 0
+
+    def observe(self, layer: int, keys: KeyView, places: Tensor) -> None:
+        """See keys that verified rows or a prompt have just written in a layer.
+
+        Parameters
+        ----------
+        layer : int
+            Place among the layers with full attention.
+        keys : KeyView
+            The layer's; only `KeyView.pages` may be asked for.
+        places : Tensor
+            Where they stand, int64, one-dimensional; negative for none. Those of drafts that are rejected are written
+            over later, and seen again then.
+
+        """
+        return
 
     @abstractmethod
     def select(self, verified: Verified) -> Tensor | None:
@@ -151,8 +238,9 @@ class Policy(ABC):
         Returns
         -------
         Tensor or None
-            Int64, shape ``[layers or 1, batch, groups, k]``, ascending, padded with `vegas_spec.selection.NO_POSITION`;
-            a size of 1 stands for all layers, or all KV heads. A request has as many in each of them.
+            Int64, shape ``[layers or 1, batch, groups, width]``, ascending, padded with
+            `vegas_spec.selection.NO_POSITION`; a size of 1 stands for all layers, or all KV heads. A request has as
+            many in each of them.
 
         """
 
@@ -169,12 +257,12 @@ class Policy(ABC):
         Returns
         -------
         Tensor
-            Int64, shape ``[batch, groups, k]``: ``num_entries(prefix_lens[b])`` positions, ascending, then
-            `vegas_spec.selection.NO_POSITION`; one group stands for all KV heads.
+            Int64, shape ``[batch, groups, width]``: ``num_entries(prefix_lens[b], budgets[b])`` positions, ascending,
+            then `vegas_spec.selection.NO_POSITION`; one group stands for all KV heads.
 
         """
         raise TypeError(f"policy {self.name} selects once per iteration")
 
     def release(self, slot: int) -> None:
-        """Forget the request of a slot: it has ended, and another one may take its place."""
+        """Forget the request of a slot: it has ended, or its context was read or decoded without this policy since."""
         return

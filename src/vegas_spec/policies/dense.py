@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vegas_spec.config import Count
 from vegas_spec.policies.base import Policy, Verified
 
 
@@ -13,7 +14,7 @@ class DensePolicy(Policy):
     selects = False
     bound = True
 
-    def num_entries(self, prefix_len: int) -> int:
+    def num_entries(self, prefix_len: Count, budget: Count) -> Count:
         """All of them."""
         return prefix_len
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vegas_spec.config import VegasConfig
-from vegas_spec.policies.base import Drafting, Policy, Verified
-from vegas_spec.selection import NO_POSITION, select_positions
+from vegas_spec.config import Count, VegasConfig
+from vegas_spec.policies.base import Drafting, Policy, Room, Verified
+from vegas_spec.policies.keys import PAGE_SIZE, KeyView
+from vegas_spec.selection import NO_POSITION, rank_positions
 
-PAGE_SIZE = 16
+CHUNK = 1024
+"""Tokens whose pages are bounded at once."""
 
 
 class QuestPolicy(Policy):
@@ -24,8 +25,9 @@ class QuestPolicy(Policy):
     finished pages are read, and the unfinished one at the prefix's end. Quest (arXiv 2406.10774), as MagicDec drafts
     with it (arXiv 2408.11049).
 
-    The bounds take an eighth of the memory of half-precision keys and values; a page gets its own once, when verified
-    tokens have filled it.
+    Bounds stand by the page's place in the cache, so what requests share there they share too, and nothing moves when
+    requests come and go. They take an eighth (float32) or a sixteenth (half precision) of the memory of half-precision
+    keys and values.
     """
 
     name = "quest"
@@ -35,57 +37,61 @@ class QuestPolicy(Policy):
     def __init__(self, config: VegasConfig) -> None:
         super().__init__(config)
         self.bounds: list[Tensor] = []
-        """Per layer, each page's element-wise largest keys, then the smallest; shape ``[slots, num_kv_heads, pages,
-        2 * head_dim]``."""
-        self.num_pages: dict[int, int] = {}
-        """Finished pages by slot: those that have bounds."""
+        """Per layer, each page's element-wise largest keys, then the smallest; shape ``[pages + 1, num_kv_heads,
+        2 * head_dim]``. The last one is of no page: where a recorded graph writes what is to be forgotten."""
 
-    def num_entries(self, prefix_len: int) -> int:
+    def most_entries(self, budget: int) -> int:
+        """Whole pages up to the budget, and an unfinished one."""
+        return budget + PAGE_SIZE - 1
+
+    def num_entries(self, prefix_len: Count, budget: Count) -> Count:
         """Whole pages up to the budget, and the unfinished one."""
-        return self.config.budget(prefix_len) // PAGE_SIZE * PAGE_SIZE + prefix_len % PAGE_SIZE
+        return budget // PAGE_SIZE * PAGE_SIZE + prefix_len % PAGE_SIZE  # type: ignore[operator, return-value]
+
+    def reserve(self, room: Room) -> None:
+        """See `Policy.reserve`."""
+        if not self.bounds or room.num_pages >= len(self.bounds[0]):
+            shapes = [(room.num_pages + 1, heads, 2 * dim) for heads, dim in room.layers]
+            self.bounds = [torch.zeros(shape, dtype=room.dtype, device=room.device) for shape in shapes]
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Policy.num_bytes`."""
+        return sum(bounds.nbytes for bounds in self.bounds)
+
+    def observe(self, layer: int, keys: KeyView, places: Tensor) -> None:
+        """Bound the pages whose last key is among these, anew if they were.
+
+        A page that rejected drafts have filled is bounded again when the tokens that come in their place are verified.
+        """
+        bounds = self.bounds[layer]
+        if places.device.type == "cpu":  # where a shape may depend on data, most of the work is left out
+            places = places[places % PAGE_SIZE == PAGE_SIZE - 1]
+        for some in torch.split(places, CHUNK):
+            page = some.clamp(min=0) // PAGE_SIZE
+            of_page = keys.pages(page)
+            ends = (some >= 0) & (some % PAGE_SIZE == PAGE_SIZE - 1)
+            into = torch.where(ends, page, len(bounds) - 1)
+            bounds[into] = torch.cat([of_page.amax(-3), of_page.amin(-3)], dim=-1).to(bounds.dtype)
 
     def select(self, verified: Verified) -> None:
-        """Bring the bounds of every request up to date with its prefix."""
-        if not self.bounds:
-            self.bounds = [_allocate(keys) for keys in verified.keys]
-        for slot, prefix_len in zip(verified.slots, verified.prefix_lens, strict=True):
-            known, finished = self.num_pages.get(slot, 0), prefix_len // PAGE_SIZE
-            self.num_pages[slot] = finished
-            for keys, bounds in zip(verified.keys, self.bounds, strict=True) if finished > known else ():
-                kv_heads, _, head_dim = keys[slot].shape
-                new = keys[slot, :, known * PAGE_SIZE : finished * PAGE_SIZE]
-                new = new.view(kv_heads, finished - known, PAGE_SIZE, head_dim)
-                largest, smallest = bounds[slot, :, known:finished].chunk(2, dim=-1)
-                largest.copy_(new.amax(2))
-                smallest.copy_(new.amin(2))
+        """Nothing is chosen before a step's query is known."""
+        return
 
     def select_step(self, layer: int, drafting: Drafting) -> Tensor:
         """See `Policy.select_step`."""
-        device = drafting.keys.device
-        finished = [self.num_pages[slot] for slot in drafting.slots]
-        wanted = [self.config.budget(prefix_len) // PAGE_SIZE for prefix_len in drafting.prefix_lens]
-        entries = [self.num_entries(prefix_len) for prefix_len in drafting.prefix_lens]
-        slots, num_pages, num_best, num_entries = torch.tensor(
-            [drafting.slots, finished, wanted, entries], device=device
-        )
-        # The few queries are brought to their slots, not the bounds to their queries.
-        query = drafting.queries.query
-        by_slot = query.new_zeros(query.shape[0], len(drafting.keys), query.shape[2]).index_copy_(1, slots, query)
-        scores = page_scores(by_slot, self.bounds[layer][:, :, : max(finished)])[slots]
-        best = select_positions(scores, num_pages, num_best)
-        within = torch.arange(PAGE_SIZE, device=device)
-        pages = (best[..., None] * PAGE_SIZE + within).flatten(2)
-        # After a request's best pages comes its unfinished one, whose place the other requests' widths do not change.
-        column = torch.arange(max(entries), device=device)
-        pages = F.pad(pages, (0, len(column) - pages.shape[-1]))
-        in_pages = (num_best * PAGE_SIZE)[:, None, None]
-        unfinished = (num_pages * PAGE_SIZE)[:, None, None] + column - in_pages
-        positions = torch.where(column < in_pages, pages, unfinished)
-        return positions.masked_fill(column >= num_entries[:, None, None], NO_POSITION)
-
-    def release(self, slot: int) -> None:
-        """See `Policy.release`."""
-        self.num_pages.pop(slot, None)
+        lengths, budgets, query = drafting.prefix_lens, drafting.budgets, drafting.queries.query
+        finished, num_best = lengths // PAGE_SIZE, budgets // PAGE_SIZE
+        table = drafting.keys.page_table
+        scores = page_scores(query, self.bounds[layer][table].transpose(1, 2))
+        best = rank_positions(scores, finished, num_best, max(drafting.width // PAGE_SIZE, 1))
+        # After a request's best pages comes its unfinished one, wherever the list's other columns end.
+        column = torch.arange(drafting.width, device=lengths.device)
+        place = (column // PAGE_SIZE).clamp(max=best.shape[-1] - 1)
+        in_pages = (num_best.minimum(finished) * PAGE_SIZE)[:, None, None]
+        pages = best[..., place] * PAGE_SIZE + column % PAGE_SIZE
+        positions = torch.where(column < in_pages, pages, (finished * PAGE_SIZE)[:, None, None] + column - in_pages)
+        return positions.masked_fill(column >= in_pages + (lengths % PAGE_SIZE)[:, None, None], NO_POSITION)
 
 
 def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
@@ -99,22 +105,15 @@ def page_scores(query: Tensor, bounds: Tensor) -> Tensor:
     query : Tensor
         Shape ``[num_query_heads, batch, head_dim]``.
     bounds : Tensor
-        Float32, shape ``[batch, num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
+        Shape ``[batch, num_kv_heads, pages, 2 * head_dim]``, largest before smallest.
 
     Returns
     -------
     Tensor
-        Float32, shape ``[batch, num_kv_heads, pages]``.
+        Float32 (products of half precision would tie too often), shape ``[batch, num_kv_heads, pages]``.
 
     """
     batch, kv_heads = bounds.shape[:2]
     heads = query.float().transpose(0, 1).reshape(batch, kv_heads, -1, query.shape[-1])
     signed = torch.cat([heads.clamp(min=0).sum(2), heads.clamp(max=0).sum(2)], dim=-1)
-    return torch.matmul(bounds, signed[..., None])[..., 0]
-
-
-def _allocate(keys: Tensor) -> Tensor:
-    slots, kv_heads, length, head_dim = keys.shape
-    # In float32, since products of half precision would tie too often, and to convert at each step costs more than the
-    # products.
-    return keys.new_empty(slots, kv_heads, length // PAGE_SIZE, 2 * head_dim, dtype=torch.float32)
+    return torch.matmul(bounds.float(), signed[..., None])[..., 0]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.policies.base import Policy, Queries, Verified
-from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows
+from vegas_spec.policies.base import Policy, Room, Verified
+from vegas_spec.selection import NO_POSITION, query_key_logits, rank_positions, score_rows
 
 CHUNK_SIZE = 32
 REFRESH_INTERVAL = 8
 """Iterations that one retrieval serves."""
-
-
-def most_recent(config: VegasConfig) -> int:
-    """Most entries that are read on top of the budget: since the last whole chunk, until the next retrieval."""
-    return CHUNK_SIZE - 1 + REFRESH_INTERVAL * (config.num_speculative_tokens + 1)
 
 
 def chunk_scores(logits: Tensor, sinks: Tensor | None) -> Tensor:
@@ -45,40 +39,6 @@ def chunk_scores(logits: Tensor, sinks: Tensor | None) -> Tensor:
     return weights[: chunks * CHUNK_SIZE].view(chunks, CHUNK_SIZE).sum(-1)
 
 
-def best_chunks(scores: Tensor, chunks: int | Tensor, wanted: int | Tensor) -> Tensor:
-    """Give the ``wanted`` best of the first ``chunks`` chunks, ascending; waits for nothing on the device.
-
-    Ties go to the later chunk; a NaN comes last.
-
-    Parameters
-    ----------
-    scores : Tensor
-        Not negative, shape ``[n]``.
-    chunks, wanted : int or Tensor
-        ``wanted <= chunks <= n``; tensors of one integer.
-
-    Returns
-    -------
-    Tensor
-        Int64, shape ``[n]``: numbers of chunks, then ``n`` from place ``wanted`` on.
-
-    """
-    number = torch.arange(len(scores), device=scores.device)
-    scores = torch.where(scores.isnan(), -1.0, scores).masked_fill(number >= chunks, -torch.inf)
-    ranked = len(scores) - 1 - scores.flip(0).argsort(descending=True, stable=True)
-    return torch.where(number < wanted, ranked, len(scores)).sort().values
-
-
-@dataclass
-class _Retrieval:
-    """What was chosen for one request: positions of chunks, ascending, int64, and how many iterations it has served."""
-
-    positions: Tensor
-    recent_from: int
-    """Everything from here on is read."""
-    served: int = 0
-
-
 class SpecExtendPolicy(Policy):
     """The chunks of 32 positions that the last accepted row attends to most, retrieved at every 8th iteration.
 
@@ -86,44 +46,77 @@ class SpecExtendPolicy(Policy):
     row in the last layer with full attention. The best ``budget // 32`` chunks serve all layers and heads until the
     next retrieval, together with everything after the last whole chunk. The scores are a pass of its own over the last
     layer's keys, after verification. SpecExtend (arXiv 2505.20776), with the target itself in place of the draft model.
+
+    Which requests are due is known on the host: those that it has not seen, and those that were served 8 times.
     """
 
     name = "specextend"
     summary = "the chunks that the last layer ranks best at every 8th iteration"
     keeps_queries = True
+    sets: Literal["model"] = "model"
 
     def __init__(self, config: VegasConfig) -> None:
         super().__init__(config)
-        self._retrievals: dict[int, _Retrieval] = {}
+        self._served: dict[int, int] = {}
+        """By slot, iterations that its chunks have served."""
+        self._over_ranks = Room.over_ranks
 
-    def num_entries(self, prefix_len: int) -> int:
-        """Whole chunks up to the budget, and at most what came since the last of them until the next retrieval."""
-        return min(self.config.budget(prefix_len) + most_recent(self.config), prefix_len)
+    def most_entries(self, budget: int) -> int:
+        """Whole chunks up to the budget, and what comes after the last whole one until the next retrieval."""
+        return budget + CHUNK_SIZE - 1 + REFRESH_INTERVAL * (self.config.num_speculative_tokens + 1)
+
+    def reserve(self, room: Room) -> None:
+        """See `Policy.reserve`."""
+        self._over_ranks = room.over_ranks
+        chunks = max(room.most_entries // CHUNK_SIZE, 1)
+        self.chunks = torch.zeros(room.max_requests, chunks, dtype=torch.int64, device=room.device)
+        """Numbers of the chunks that a request reads, ascending."""
+        self.in_chunks, self.recent_from = self.chunks.new_zeros(2, room.max_requests)
+        """How many entries that are, and from which position on everything is read."""
+        self._served.clear()
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Policy.num_bytes`."""
+        return int(self.chunks.nbytes + 2 * self.in_chunks.nbytes)
 
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`."""
         if verified.queries is None:
             raise TypeError("the specextend policy scores by queries, and verification kept none")
-        rows = []
-        for place, (slot, prefix_len) in enumerate(zip(verified.slots, verified.prefix_lens, strict=True)):
-            retrieval = self._retrievals.get(slot)
-            if retrieval is None or retrieval.served == REFRESH_INTERVAL:
-                row = verified.num_accepted[place]
-                keys = verified.keys[-1][slot, :, : prefix_len + row]
-                retrieval = self._retrieve(verified.queries[place], row, keys, prefix_len)
-                self._retrievals[slot] = retrieval
-            retrieval.served += 1
-            recent = torch.arange(retrieval.recent_from, prefix_len, device=retrieval.positions.device)
-            rows.append(torch.cat([retrieval.positions, recent]))
-        return pad_sequence(rows, batch_first=True, padding_value=NO_POSITION)[None, :, None]
+        for place, slot in enumerate(verified.slots):
+            if slot < 0:
+                continue
+            if self._served.get(slot, REFRESH_INTERVAL) == REFRESH_INTERVAL:
+                self._retrieve(place, slot, verified)
+                self._served[slot] = 0
+            self._served[slot] += 1
+        slots = verified.slot_index
+        in_chunks, recent_from = self.in_chunks[slots, None], self.recent_from[slots, None]
+        column = torch.arange(verified.width, device=self.chunks.device)
+        number = (column // CHUNK_SIZE).clamp(max=self.chunks.shape[1] - 1)
+        in_chunk = self.chunks[slots][:, number] * CHUNK_SIZE + column % CHUNK_SIZE
+        positions = torch.where(column < in_chunks, in_chunk, recent_from + column - in_chunks)
+        entries = in_chunks + verified.prefix_lens[:, None] - recent_from
+        return positions.masked_fill(column >= entries, NO_POSITION)[None, :, None]
 
-    def _retrieve(self, queries: Queries, row: int, keys: Tensor, prefix_len: int) -> _Retrieval:
-        chunks, wanted = prefix_len // CHUNK_SIZE, self.config.budget(prefix_len) // CHUNK_SIZE
-        logits = query_key_logits(queries.query[:, row : row + 1], keys, queries.scale)
-        best = best_chunks(chunk_scores(logits, queries.sinks), chunks, wanted)[:wanted]
-        positions = best[:, None] * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=keys.device)
-        return _Retrieval(positions.flatten(), chunks * CHUNK_SIZE)
+    def _retrieve(self, place: int, slot: int, verified: Verified) -> None:
+        """Rank the chunks of one request's prefix, and keep the best; ties go to the later chunk."""
+        queries, seen = verified.queries, verified.seen
+        assert queries is not None
+        assert seen is not None
+        query, most = queries.query[:, place : place + 1], verified.most_seen[place]
+        pieces = [query_key_logits(query, keys, queries.scale) for keys in verified.keys[-1].read(place, most)]
+        logits = torch.cat(pieces, dim=-1)
+        hidden = torch.arange(logits.shape[-1], device=logits.device) >= seen[place]
+        scores = self._over_ranks(chunk_scores(logits.masked_fill(hidden, -torch.inf), queries.sinks))
+        chunks = verified.prefix_lens[place : place + 1] // CHUNK_SIZE
+        wanted = (verified.budgets[place : place + 1] // CHUNK_SIZE).minimum(chunks)
+        best = rank_positions(scores[None, None], chunks, wanted, self.chunks.shape[1])[0, 0]
+        self.chunks[slot] = best
+        self.in_chunks[slot : slot + 1] = wanted * CHUNK_SIZE
+        self.recent_from[slot : slot + 1] = chunks * CHUNK_SIZE
 
     def release(self, slot: int) -> None:
         """See `Policy.release`."""
-        self._retrievals.pop(slot, None)
+        self._served.pop(slot, None)

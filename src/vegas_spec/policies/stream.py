@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -20,13 +22,11 @@ class StreamPolicy(Policy):
 
     name = "stream"
     summary = "the first and the latest tokens"
+    sets: Literal["model"] = "model"
 
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`."""
-        device = verified.keys[0].device
-        budgets = [self.config.budget(length) for length in verified.prefix_lens]
-        lengths, counts = torch.tensor([verified.prefix_lens, budgets], device=device)[..., None]
-        column = torch.arange(max(budgets), device=device)
-        latest = lengths - counts + column
-        positions = torch.where(column < NUM_SINKS, column, latest)
+        lengths, counts = verified.prefix_lens[:, None], verified.budgets[:, None]
+        column = torch.arange(verified.width, device=lengths.device)
+        positions = torch.where(column < NUM_SINKS, column, lengths - counts + column)
         return positions.masked_fill(column >= counts, NO_POSITION)[None, :, None]

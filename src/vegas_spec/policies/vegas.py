@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from vegas_spec.config import Granularity
 from vegas_spec.policies.base import Policy, Verified
 from vegas_spec.selection import select_positions
 
@@ -16,9 +16,13 @@ class VegasPolicy(Policy):
     summary = "the entries that the last verification scored best"
     scores = True
 
+    @property
+    def sets(self) -> Granularity:
+        """See `Policy.sets`."""
+        return self.config.granularity
+
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`; the definition is `vegas_spec.selection.select_positions`."""
         if verified.scores is None:
             raise TypeError("the vegas policy selects by scores, and verification collected none")
-        prefix_lens = torch.tensor(verified.prefix_lens, device=verified.scores.device)
-        return select_positions(verified.scores, prefix_lens, self.config.budget(prefix_lens))
+        return select_positions(verified.scores, verified.prefix_lens, verified.budgets)

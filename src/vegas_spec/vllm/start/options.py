@@ -15,6 +15,7 @@ from typing import Any
 from vegas_spec.config import ConfigError, VegasConfig, invalid, policy_paths, reject_unknown
 from vegas_spec.pacing import online
 from vegas_spec.policies import policy_class
+from vegas_spec.policies.vegas import VegasPolicy
 
 METHOD = "vegas"
 SPECULATOR = "vegas_spec.vllm.worker.speculator.VegasSpeculator"
@@ -80,6 +81,11 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
         raise ConfigError(
             f"vLLM drafts with policy {', '.join(known)}; got {config.policy!r}. "
             "The other policies run in the embedded engine: use vegas_spec.LLM instead."
+        )
+    if policy.scores and policy.select is not VegasPolicy.select:
+        raise ConfigError(
+            f"in vLLM the kernels choose the best-scored entries; got policy {config.policy!r}, which scores and "
+            "chooses in a way of its own. Set scores to False, or use vegas_spec.LLM instead."
         )
     if config.adaptive and given.get("num_speculative_tokens_per_batch_size") is not None:
         raise ConfigError(

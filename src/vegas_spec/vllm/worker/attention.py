@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, Likeness, ScoredRows
+from vegas_spec.vllm.worker.draft_kv import AttentionParams, DraftKV, LayerDraftKV, ScoredRows
 
 Phase = Literal["verify", "draft"]
 
@@ -162,48 +162,48 @@ class VegasAttention:
         if attn_metadata is None or self.vegas is None:
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         tokens = attn_metadata.num_actual_tokens
-        asking, keys, values, like = self.ops_inputs(layer, query, kv_cache, output.dtype)
+        asking, keys, values, params = self.ops_inputs(layer, query, kv_cache, output.dtype)
         if attn_metadata.phase == "draft":
             blocks, seq_lens = attn_metadata.block_table, attn_metadata.seq_lens
-            self.vegas.draft(asking[:tokens], keys, values, blocks, seq_lens, like, out=output[:tokens])
+            self.vegas.draft(asking[:tokens], keys, values, blocks, seq_lens, params, out=output[:tokens])
             return output
         rows = attn_metadata.scored
         if not rows.scored:
-            self.vegas.verified(asking[:tokens], keys, attn_metadata.slot_mapping[:tokens], like)
+            self.vegas.verified(asking[:tokens], keys, attn_metadata.slot_mapping[:tokens], params)
             return self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
         if rows.index is None:
-            self.vegas.verify(asking[:tokens], keys, values, rows, like, out=output[:tokens])
+            self.vegas.verify(asking[:tokens], keys, values, rows, params, out=output[:tokens])
             return output
         scored_query = asking.index_select(0, rows.index)
         scored_out = torch.empty_like(scored_query)
         if rows.first_prompt == 0:
             self.dense(layer, query, key, value, kv_cache, attn_metadata, output, *args, **kwargs)
-            self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
+            self.vegas.verify(scored_query, keys, values, rows, params, out=scored_out)
             return output
         first = attn_metadata.first_prompt_token
         prompts = (query[first:], key[first:], value[first:], kv_cache, attn_metadata.prompts, output[first:])
         self.dense(layer, *prompts, *args, **kwargs)
-        self.vegas.verify(scored_query, keys, values, rows, like, out=scored_out)
+        self.vegas.verify(scored_query, keys, values, rows, params, out=scored_out)
         # All rows of decoding requests are scored, and come first among the scored ones, too.
         output[:first] = scored_out[:first]
         return output
 
     def ops_inputs(
         self, layer: Any, query: Tensor, kv_cache: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor, Likeness]:
+    ) -> tuple[Tensor, Tensor, Tensor, AttentionParams]:
         """Query, keys and values as the ops take them, and what they need to know of the layer.
 
         A cache in bytes is FP8 (e4m3) with one scale for keys and one for values; vLLM quantises the query for its own
         attention then, and ours takes it back to half precision. Scales stay on the device.
         """
-        like = Likeness(self.scale, self.logits_soft_cap or None, self.sinks)
+        params = AttentionParams(self.scale, self.logits_soft_cap or None, self.sinks)
         if kv_cache.element_size() == 1:
             kv_cache = kv_cache.view(torch.float8_e4m3fn)
-            like = dataclasses.replace(like, key_scale=layer._k_scale.view(1), value_scale=layer._v_scale.view(1))
+            params = dataclasses.replace(params, key_scale=layer._k_scale.view(1), value_scale=layer._v_scale.view(1))
             if query.element_size() == 1:
                 query = query.to(dtype) * layer._q_scale
         keys, values = kv_cache.transpose(1, 2).chunk(2, dim=-1)
-        return query, keys, values, like
+        return query, keys, values, params
 
     def dense(self, *args: Any, **kwargs: Any) -> Tensor:
         """The backend's own attention."""

@@ -105,7 +105,7 @@ class Figures:
         seen = seen.clamp(max=speculator.max_model_len) * (num_sampled[:n] > 0)[:, None]
         read = seen
         if speculator.draft_kv is not None:
-            skipped = speculator.draft_kv.plan.prefix_lens[:n] - speculator.draft_kv.counts[:n]
+            skipped = speculator.draft_kv.prefix_lens[:n] - speculator.draft_kv.counts[:n]
             read = (seen - skipped[:, None]).clamp(min=0)
         self.kv_read += torch.stack([read.sum(), seen.sum()])
 
@@ -120,7 +120,7 @@ class Figures:
             "seconds": dict(self.seconds),
             "draft_kv_read": read,
             "draft_kv_dense": dense,
-            "scores_dropped": 0 if draft_kv is None else int(draft_kv.plan.dropped),
+            "scores_dropped": 0 if draft_kv is None else draft_kv.dropped,
         }
 
 

@@ -10,9 +10,7 @@ sees ``S + i + 1`` positions. The next verification runs positions ``S .. S + ga
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -31,10 +29,9 @@ from vegas_spec.policies import make_policy
 from vegas_spec.vllm.start import banner, refusals
 from vegas_spec.vllm.start.options import draft_lengths, falls_back, vegas_config
 from vegas_spec.vllm.worker.draft_graphs import DraftGraphs
-from vegas_spec.vllm.worker.draft_kv import DraftKV
+from vegas_spec.vllm.worker.draft_kv import DraftKV, ScoredKV, Sizes
 from vegas_spec.vllm.worker.memory import memory_limits
-from vegas_spec.vllm.worker.quest import QuestKV
-from vegas_spec.vllm.worker.specextend import SpecExtendKV
+from vegas_spec.vllm.worker.policy_kv import PolicyKV
 from vegas_spec.vllm.worker.truncation import Truncation
 
 
@@ -45,9 +42,11 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
     num_extra_query_per_req: ClassVar[int] = 0
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        # Allocates ``draft_logits``, the distributions that the rejection sampler needs, before vLLM profiles memory.
         super().__init__(vllm_config, device)
         self.config = vegas_config(vllm_config)
         self.policy = make_policy(self.config)
+        # On the device, since the noise that a draft is drawn with is salted by it inside a CUDA graph.
         self.current_draft_step = torch.tensor(0, dtype=torch.int64, device=device)
         self.request_starts = torch.arange(self.max_num_reqs + 1, dtype=torch.int32, device=device)
         self.truncation: Truncation | None = None
@@ -62,6 +61,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
     def load_model(self, target_model: nn.Module) -> None:
         """Check what only the built model tells, and give its full-attention layers their selection."""
         super().load_model(target_model)
+        # Ours is the target itself: without images it takes no embeddings in the place of tokens.
         self.supports_mm_inputs = False
         self.target_layers: dict[str, Any] = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         refusals.check_layers(self.target_layers)
@@ -71,6 +71,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
                 n: layer for n, layer in self.target_layers.items() if layer.sliding_window is None
             }
         refusals.check_same_shape(self.selecting_layers)
+        # Here and not in `set_attn`, which runs after the memory for the KV cache has been counted.
         self.draft_kv = self.allocate_draft_kv(self.selecting_layers) if self.selecting_layers else None
         for index, layer in enumerate(self.selecting_layers.values()):
             assert self.draft_kv is not None
@@ -80,27 +81,26 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         """Allocate the selection of all full-attention layers, within a bound that the tokens in flight set."""
         layer = next(iter(layers.values()))
         limits = memory_limits(self.vllm_config, self.target_layers)
-        make: Callable[..., DraftKV] = DraftKV
-        if self.config.policy == "quest":
-            make = functools.partial(QuestKV, dtype=self.dtype)
-        elif self.config.policy == "specextend":
-            make = functools.partial(
-                SpecExtendKV,
-                dtype=self.dtype,
-                max_tokens=self.max_num_tokens,
-                over_ranks=tensor_model_parallel_all_reduce,
-            )
-        return make(
-            self.config,
+        sizes = Sizes(
             num_layers=len(layers),
             num_heads=layer.num_heads,
             num_kv_heads=layer.num_kv_heads,
             head_dim=layer.head_size,
             max_requests=self.max_num_reqs,
             max_model_len=self.max_model_len,
-            score_capacity=limits.tokens,
+            tokens=limits.tokens,
             max_bytes=limits.draft_kv_bytes,
             device=self.device,
+        )
+        if self.policy.scores:
+            return ScoredKV(self.config, sizes)
+        return PolicyKV(
+            self.config,
+            sizes,
+            self.policy,
+            dtype=self.dtype,
+            max_tokens=self.max_num_tokens,
+            over_ranks=tensor_model_parallel_all_reduce,
         )
 
     def set_attn(
@@ -119,9 +119,11 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             super().set_attn(model_state, kv_cache_config, block_tables, target_input_buffers, target_attn_groups)
         finally:
             self.draft_attn_layer_names = set()
-        if self.draft_kv is not None:
+        if isinstance(self.draft_kv, PolicyKV):
+            # Groups of layers share one pool of blocks, whose numbers reach to the same end in each of them.
             block_size = max(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups)
             self.draft_kv.fit(kv_cache_config.num_blocks * block_size)
+        # The draft's builders are objects of their own, of the same class as the target's.
         for group in itertools.chain.from_iterable(self.attn_groups):
             for builder in group.metadata_builders:
                 builder.phase = "draft"
@@ -136,11 +138,13 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
                 builder.selecting = selecting
                 builder.falls_back = falls_back(self.vllm_config)
                 builder.graph_rows = graph_rows
-        if self.draft_kv is not None:
+        if isinstance(self.draft_kv, PolicyKV):
             self.draft_kv.divide(parts)
 
     def init_cudagraph_manager(self, cudagraph_mode: CUDAGraphMode) -> None:
         """Capture the draft loop in full graphs where the target decodes in full graphs; else run it eagerly."""
+        # What changes from draft step to draft step is read from tensors, so one graph holds the whole loop; where the
+        # backend of vLLM needs the host between steps, the loop runs eagerly.
         full = (
             cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
             and self.supports_decode_metadata_update
@@ -192,7 +196,26 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         is_profile: bool = False,
         num_speculative_tokens: int | None = None,
     ) -> Tensor:
-        """Draft for every request of the verified batch; see `BaseSpeculator.propose` for the arguments.
+        """Draft for every request of the verified batch.
+
+        Parameters
+        ----------
+        input_batch : InputBatch
+            vLLM's, of the step that was verified.
+        attn_metadata, slot_mappings, last_hidden_states, aux_hidden_states, next_prefill_tokens, mm_inputs
+            Of that step; not used: the draft runs the whole model by metadata of its own.
+        num_sampled, num_rejected : Tensor
+            Tokens committed and drafts rejected, int32, shape ``[num_reqs]``; 0 committed in the middle of a prompt.
+        last_sampled : Tensor
+            Newest token of every request slot, int64, shape ``[max_num_reqs, 1]``.
+        temperature, seeds : Tensor
+            By request slot, float32 and int64, shape ``[max_num_reqs]``.
+        dp_sync_state
+            What ranks of data parallelism agreed on; None for one rank.
+        dummy_run, skip_attn_for_dummy_run, is_profile : bool
+            A run of vLLM's own: to warm up, to keep other ranks company, or to profile memory, before `set_attn`.
+        num_speculative_tokens : int, optional
+            Drafts that the scheduler asks for, 0 to gamma; gamma if None.
 
         Returns
         -------
@@ -202,17 +225,19 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         """
         num_reqs = input_batch.num_reqs
         steps = self.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-        if self.draft_kv is not None and not dummy_run:
+        if isinstance(self.draft_kv, PolicyKV) and not dummy_run:
             self.draft_kv.accepted(input_batch, num_rejected, drafting=steps > 0)
         if steps == 0:
             self.draft_tokens[:num_reqs].fill_(-1)
             return self.drafts(num_reqs)
+        # Everything from here to the end of the draft is queued on the device; nothing reads a result.
         self._copy_request_inputs(num_reqs, input_batch.idx_mapping, temperature, seeds, dummy_run=dummy_run)
         if self.truncation is not None:
             self.truncation.prepare(input_batch.idx_mapping_np)
         self.prepare_first_step(input_batch, num_sampled, num_rejected, last_sampled)
         if self.draft_kv is not None:
-            self.draft_kv.choose_unscored()
+            self.draft_kv.choose()
+        # A bound that the host knows, for metadata that vLLM builds; the kernels read true lengths on the device.
         upper_bound = input_batch.seq_lens_cpu_upper_bound[:num_reqs]
         self.draft_max_seq_len = min(int(upper_bound.max()) + steps, self.max_model_len)
 
@@ -234,6 +259,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         if self.draft_graphs is not None:
             batch = self.draft_graphs.specialize_spec_tokens(batch, steps)
         if batch.cg_mode == CUDAGraphMode.FULL:
+            # The graph reads the kernels' block tables, which are other tensors where blocks are split for kernels.
             for group in itertools.chain.from_iterable(self.attn_groups):
                 group.map_to_kernel_block_table(self.block_tables.input_block_tables[group.kv_cache_group_id])
             assert self.draft_graphs is not None
@@ -269,11 +295,13 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         """
         n, buffers = input_batch.num_reqs, self.input_buffers
         verified = input_batch.seq_lens[:n] - num_rejected[:n]
+        # A negative request draws nothing and has no slot for its K/V.
         self.idx_mapping[:n].masked_fill_(num_sampled[:n] == 0, -1)
         buffers.input_ids[:n] = last_sampled.flatten()[input_batch.idx_mapping[:n]].to(torch.int32)
         # vLLM never schedules the last position, so what is clamped onto it overwrites nothing that is ever read.
         buffers.positions[:n] = verified.clamp(max=self.max_model_len - 1)
         buffers.seq_lens[:n] = (verified + 1).clamp(max=self.max_model_len)
+        # Graphs run more rows than there are requests: these read nothing.
         buffers.seq_lens[n:] = 0
         torch.clamp(self.request_starts, max=n, out=buffers.query_start_loc)
 
@@ -302,6 +330,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
         buffers = self.input_buffers
         for step in range(num_speculative_steps):
             if attn_metadata is not None:
+                # Into the same tensors as before the loop, from the positions that the last step advanced.
                 self.map_slots(num_reqs, num_tokens)
                 self._update_draft_decode_metadata(attn_metadata, num_reqs)
             self.current_draft_step.fill_(step)
@@ -319,6 +348,7 @@ class VegasSpeculator(DraftModelSpeculator):  # type: ignore[misc]
             # Rows that no request fills hold whatever their memory held, and may have drawn no token at all.
             buffers.input_ids[:num_reqs] = tokens.clamp(0, self.vocab_size - 1).to(torch.int32)
             buffers.positions[:num_reqs].add_(1).clamp_(max=self.max_model_len - 1)
+            # Rows that are none stay of length 0.
             lengths = buffers.seq_lens[:num_reqs]
             lengths.add_(lengths > 0).clamp_(max=self.max_model_len)
 

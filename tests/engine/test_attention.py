@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from math import exp, sqrt, tanh
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,21 +15,53 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
-from vegas_spec.engine.clock import Clock
-from vegas_spec.engine.collect import ScoreBuffer
+from vegas_spec.engine.attention_torch import TorchBackend
+from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.engine import Engine
-from vegas_spec.engine.kv_cache import DraftCache, KVCache, LayerSpec
-from vegas_spec.engine.phases import Phases, TorchPhases
+from vegas_spec.engine.kv_cache import KVCache, LayerSpec
 from vegas_spec.engine.request import Request
-from vegas_spec.engine.steps import DraftStep, FullStep, SelectingDraftStep
-from vegas_spec.policies import Drafting, ScoreRequest, Verified
-from vegas_spec.policies.oracle import OraclePolicy
+from vegas_spec.policies import Drafting, Policy, Verified
 from vegas_spec.policies.vegas import VegasPolicy
 
-HEADS, KV_HEADS, DIM, LENGTH = 4, 2, 8, 40
+HEADS, KV_HEADS, DIM, LENGTH = 4, 2, 8, 48
 WINDOW = 5
 LAYERS = [LayerSpec(layer, HEADS, KV_HEADS, DIM, WINDOW if layer == 1 else None) for layer in range(3)]
 CPU = torch.device("cpu")
+
+
+class Fixed(Policy):
+    """Answers what a test wants."""
+
+    name = "fixed"
+    summary = "what a test wants"
+    answer: ClassVar[list[list[int]]] = []
+    scores_seen: ClassVar[list[Tensor | None]] = []
+
+    def select(self, verified: Verified) -> Tensor:
+        self.scores_seen.append(verified.scores)
+        return torch.tensor([[self.answer] * len(verified.slots)])
+
+
+class FixedByStep(Fixed):
+    """The same, at each step."""
+
+    per_step = True
+    asked: ClassVar[list[tuple[int, Drafting]]] = []
+
+    def select_step(self, layer: int, drafting: Drafting) -> Tensor:
+        self.asked.append((layer, drafting))
+        return torch.tensor([self.answer])
+
+
+class ScoredFixed(Fixed):
+    """Looks at scores, and answers what a test wants."""
+
+    scores = True
+
+
+def backend_of(cache: KVCache, policy: type[Policy] | str = "vegas", **options: Any) -> TorchBackend:
+    name = policy if isinstance(policy, str) else f"{policy.__module__}:{policy.__name__}"
+    return TorchBackend(cache, VegasConfig(policy=name, num_speculative_tokens=4, kv_budget_min=3, **options))
 
 
 def params(layer: int = 0, softcap: float | None = None, sinks: Tensor | None = None) -> AttentionParams:
@@ -95,16 +127,17 @@ def test_the_mask(window: int | None) -> None:
         assert mask.bias(torch.float32, 2)[[row, 4 + row], key].tolist() == [0.0 if seen else -torch.inf] * 2
 
 
+@pytest.mark.parametrize("kind", ["prompt", "verify"])
 @pytest.mark.parametrize("layer", range(3))
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_full_step_reads_its_own_request_up_to_each_row(layer: int, rows: int) -> None:
+def test_rows_read_their_own_request_up_to_each(layer: int, rows: int, kind: Any) -> None:
     cache = random_cache()
     batch = [Rows(1, 9, rows), Rows(0, 0, 2)]
     query, key, value = new_rows(rows + 2)
     for slot, stop in ((1, 9 + rows), (0, 2)):  # whatever lies beyond the rows is never read
         cache.keys[layer][slot, :, stop:] = torch.nan
         cache.values[layer][slot, :, stop:] = torch.nan
-    out = FullStep(cache, batch).attend(layer, query, key, value, params(layer))
+    out = backend_of(cache).begin(kind, batch, [3, 1]).attend(layer, query, key, value, params(layer))
     for place, head in itertools.product(range(rows + 2), range(HEADS)):
         slot, position = (1, 9 + place) if place < rows else (0, place - rows)
         first = 0 if layer != 1 else max(0, position - WINDOW + 1)
@@ -115,20 +148,36 @@ def test_a_full_step_reads_its_own_request_up_to_each_row(layer: int, rows: int)
     assert torch.equal(cache.values[layer][0, :, :2], value[:, rows:])
 
 
+PREFIX, STOP = 20, 23
+"""Of the tests below: 23 tokens are in the cache, of which three came since the prefix."""
+
+
+def verified_backend(cache: KVCache, policy: type[Policy], **options: Any) -> TorchBackend:
+    """A backend after a verification of four rows in slot 1, of whose three drafts all were accepted."""
+    backend = backend_of(cache, policy, **options)
+    backend.begin("verify", [Rows(1, PREFIX - 1, 4)], [3])
+    for layer in range(3):
+        backend.attend(layer, *new_rows(4), params(layer))
+    return backend
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=["plain", "softcap", "sinks"])
 @pytest.mark.parametrize("shared", [False, True], ids=["kv_head", "layer"])
-def test_a_draft_reads_the_selected_and_the_recent_entries_alone(shared: bool, variant: dict[str, Any]) -> None:
+@pytest.mark.parametrize("policy", [Fixed, FixedByStep], ids=["once", "by step"])
+def test_a_draft_reads_the_selected_and_the_recent_entries_alone(
+    policy: type[Fixed], shared: bool, variant: dict[str, Any]
+) -> None:
     cache = random_cache()
-    prefix, stop = 20, 23  # 23 tokens are in the cache, of which three came since the prefix
-    selected = torch.tensor([[0, 7, 19]] if shared else [[0, 7, 19], [3, 4, 11]])
-    keep = [{*row.tolist(), *range(prefix, stop)} for row in (selected.expand(2, -1) if shared else selected)]
+    Fixed.answer = [[0, 7, 19]] if shared else [[0, 7, 19], [3, 4, 11]]
+    keep = [{*row, *range(PREFIX, STOP)} for row in (Fixed.answer * 2)[:2]]
+    backend = verified_backend(cache, policy)
     exact_keys, exact_values = cache.keys[0].clone(), cache.values[0].clone()
     for slot, head, position in itertools.product(range(2), range(KV_HEADS), range(LENGTH)):
         if slot == 0 or position not in keep[head]:
             cache.keys[0][slot, head, position] = torch.nan
             cache.values[0][slot, head, position] = torch.nan
-    draft_cache = DraftCache(cache, 1, 16)
-    draft_cache.gather(0, selected, prefix, stop)
+    assert backend.select([3], [STOP]).counts == [3]
+    FixedByStep.asked.clear()
 
     drafted_keys: list[Tensor] = []
     drafted_values: list[Tensor] = []
@@ -136,63 +185,34 @@ def test_a_draft_reads_the_selected_and_the_recent_entries_alone(shared: bool, v
         query, key, value = (tensor + step for tensor in new_rows(1))
         drafted_keys.append(key[:, 0])
         drafted_values.append(value[:, 0])
-        out = DraftStep(cache, [Rows(1, stop + step, 1)], [draft_cache]).attend(0, query, key, value, params(**variant))
+        backend.begin("draft", [Rows(1, STOP + step, 1)])
+        out = backend.attend(0, query, key, value, params(**variant))
         for head in range(HEADS):
             kv = head // 2
             keys = [exact_keys[1, kv, at] for at in sorted(keep[kv])] + [key[kv] for key in drafted_keys]
             values = [exact_values[1, kv, at] for at in sorted(keep[kv])] + [value[kv] for value in drafted_values]
             expected = naive_attention(query[head, 0], keys, values, head, params(**variant))
             torch.testing.assert_close(out[0, head].double(), expected, rtol=1e-5, atol=1e-5)
+        if policy is FixedByStep:
+            layer, drafting = FixedByStep.asked[-1]
+            assert (layer, drafting.width) == (0, 3)
+            assert [each.tolist() for each in (drafting.prefix_lens, drafting.budgets)] == [[PREFIX], [3]]
+            assert drafting.seq_lens.tolist() == [STOP + step + 1]
+            assert torch.equal(drafting.queries.query, query)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=["plain", "softcap", "sinks"])
-@pytest.mark.parametrize("shared", [False, True], ids=["kv_head", "layer"])
-def test_a_draft_that_selects_by_its_own_queries_reads_what_they_chose(shared: bool, variant: dict[str, Any]) -> None:
+@pytest.mark.parametrize("policy", [Fixed, FixedByStep], ids=["once", "by step"])
+def test_a_draft_of_a_sliding_layer_reads_its_window(policy: type[Fixed]) -> None:
     cache = random_cache()
-    prefix, stop = 20, 23
-    asked: list[tuple[Any, ...]] = []
-
-    class ByStep(OraclePolicy):
-        def select_step(self, layer: int, drafting: Drafting) -> Tensor:
-            asked.append((layer, drafting))
-            rows = [[0, 7, 10 + drafting.seq_lens[0] - stop], [3, 4, 11]]
-            return torch.tensor([rows[:1] if shared else rows])
-
-    query, key, value = new_rows(2)
-    policy = ByStep(VegasConfig(kv_budget_min=3))
-    for drafted in range(2):
-        chosen = [{0, 7, 11 + drafted}, {0, 7, 11 + drafted} if shared else {3, 4, 11}]
-        for head, position in itertools.product(range(KV_HEADS), range(LENGTH)):
-            if position not in {*chosen[head], *range(prefix, stop + drafted)}:
-                cache.keys[2][1, head, position] = cache.values[2][1, head, position] = torch.nan
-            elif bool(cache.keys[2][1, head, position].isnan().any()):
-                cache.keys[2][1, head, position] = cache.values[2][1, head, position] = 0.5
-        rows = Rows(1, stop + drafted, 1)
-        step = SelectingDraftStep(cache, [rows], policy, [prefix], Clock(CPU))
-        one = slice(drafted, drafted + 1)
-        out = step.attend(2, query[:, one], key[:, one], value[:, one], params(2, **variant))
-        layer, drafting = asked[-1]
-        assert layer == 1  # the second one with full attention
-        assert (drafting.slots, drafting.prefix_lens, drafting.seq_lens) == ([1], [prefix], [rows.stop])
-        assert torch.equal(drafting.queries.query, query[:, one])
-        assert drafting.keys is cache.keys[2]
-        for head in range(HEADS):
-            positions = [*sorted(chosen[head // 2]), *range(prefix, rows.stop)]
-            keys, values = (list(kv[2][1, head // 2, positions]) for kv in (cache.keys, cache.values))
-            assert torch.equal(keys[-1], key[head // 2, drafted])
-            expected = naive_attention(query[head, drafted], keys, values, head, params(2, **variant))
-            torch.testing.assert_close(out[0, head].double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_draft_of_a_sliding_layer_reads_its_window() -> None:
-    cache = random_cache()
-    cache.keys[1][1, :, : 23 - WINDOW + 1] = torch.nan
-    cache.values[1][1, :, : 23 - WINDOW + 1] = torch.nan
-    draft_cache = DraftCache(cache, 1, 16)
+    Fixed.answer = [[0, 7, 19]]
+    backend = verified_backend(cache, policy)
+    backend.select([3], [STOP])
+    cache.keys[1][1, :, : STOP - WINDOW + 1] = torch.nan
+    cache.values[1][1, :, : STOP - WINDOW + 1] = torch.nan
     query, key, value = new_rows(1)
-    out = DraftStep(cache, [Rows(1, 23, 1)], [draft_cache]).attend(1, query, key, value, params(1))
+    out = backend.begin("draft", [Rows(1, STOP, 1)]).attend(1, query, key, value, params(1))
     for head in range(HEADS):
-        keys, values = (kv[1][1, head // 2, 23 - WINDOW + 1 : 24] for kv in (cache.keys, cache.values))
+        keys, values = (kv[1][1, head // 2, STOP - WINDOW + 1 : STOP + 1] for kv in (cache.keys, cache.values))
         assert torch.equal(keys[-1], key[head // 2, 0])
         expected = naive_attention(query[head, 0], list(keys), list(values), head, params(1))
         torch.testing.assert_close(out[0, head].double(), expected, rtol=1e-5, atol=1e-5)
@@ -202,10 +222,10 @@ def test_a_draft_of_a_sliding_layer_reads_its_window() -> None:
 
 
 def naive_scores(
-    query: Tensor, key: Tensor, start: int, chosen: Sequence[int], request: ScoreRequest, params: AttentionParams
+    query: Tensor, key: Tensor, start: int, chosen: Sequence[int], options: dict[str, Any], params: AttentionParams
 ) -> list[list[float]]:
     """Scores of ``[0, start]`` by the chosen rows, in float64."""
-    groups = KV_HEADS if request.granularity == "kv_head" else 1
+    groups = KV_HEADS if options["granularity"] == "kv_head" else 1
     result = [[0.0] * (start + 1) for _ in range(groups)]
     for row, head in itertools.product(chosen, range(HEADS)):
         logits = [
@@ -216,7 +236,7 @@ def naive_scores(
         total += exp(float(params.sinks[head])) if params.sinks is not None else 0.0
         for at in range(start + 1):
             group = head // (HEADS // groups)
-            result[group][at] += exp(logits[at]) / total if request.score == "weight" else logits[at]
+            result[group][at] += exp(logits[at]) / total if options["score"] == "weight" else logits[at]
     return result
 
 
@@ -224,15 +244,16 @@ def naive_scores(
 @pytest.mark.parametrize("options", VEGAS, ids=describe)
 def test_collected_scores(options: dict[str, Any], variant: dict[str, Any]) -> None:
     cache = random_cache()
-    request = ScoreRequest(**options)
-    batch = [Rows(1, 11, 4), Rows(0, 3, 1)]
-    num_accepted = [2, 0]
-    buffer = ScoreBuffer(request, cache, batch)
-    step = FullStep(cache, batch, [buffer])
+    batch, num_accepted = [Rows(1, 11, 4), Rows(0, 3, 1)], [2, 0]
+    backend = backend_of(cache, ScoredFixed, **options)
+    Fixed.answer, Fixed.scores_seen[:] = [[0]], []
+    backend.begin("verify", batch, [3, 3])
     rows = {layer: tuple(tensor * (1 + layer) for tensor in new_rows(5)) for layer in range(3)}
     for layer in range(3):
-        step.attend(layer, *rows[layer], params(layer, **variant))
-    scores = buffer.of(num_accepted)
+        backend.attend(layer, *rows[layer], params(layer, **variant))
+    backend.select(num_accepted, [14, 4])
+    [scores] = Fixed.scores_seen
+    assert scores is not None
 
     groups = KV_HEADS if options["granularity"] == "kv_head" else 1
     assert scores.shape == (2, 2, groups, 12)  # the two layers with full attention; keys of the longer prefix
@@ -241,7 +262,7 @@ def test_collected_scores(options: dict[str, Any], variant: dict[str, Any]) -> N
         last = span.count - 1
         chosen = {"ends": sorted({0, last}), "all": range(span.count), "last": [num_accepted[place]]}[options["rows"]]
         expected = naive_scores(
-            rows[layer][0][:, own], cache.keys[layer][span.slot], span.start, chosen, request, params(layer, **variant)
+            rows[layer][0][:, own], cache.keys[layer][span.slot], span.start, chosen, options, params(layer, **variant)
         )
         own_scores = scores[index, place, :, : span.start + 1].double()
         torch.testing.assert_close(own_scores, torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=1e-5)
@@ -260,12 +281,12 @@ def test_the_prefix_ends_at_the_first_verified_row(
     committed: list[list[int]] = []
     verify, select = Engine.verify, VegasPolicy.select
 
-    def noting(self: Engine, phases: Phases, batch: list[Request]) -> Any:
+    def noting(self: Engine, backend: Backend, batch: list[Request], *rest: Any) -> Any:
         committed.append([len(request.token_ids) for request in batch])
-        return verify(self, phases, batch)
+        return verify(self, backend, batch, *rest)
 
     def checked(self: VegasPolicy, verified: Verified) -> Tensor:
-        assert list(verified.prefix_lens) == committed[-1]
+        assert verified.prefix_lens.tolist() == committed[-1]
         chosen = select(self, verified)
         for place, length in enumerate(committed[-1]):
             sets = [row[row >= 0].tolist() for row in chosen[:, place].flatten(0, 1)]
@@ -280,40 +301,6 @@ def test_the_prefix_ends_at_the_first_verified_row(
     assert generated(outputs) == [reference(family, prompt, 20) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
-def test_the_draft_cache_holds_exact_entries(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    """After selection: the chosen positions of every full layer and KV head, then ``[n, committed - 1)``."""
-    select, engine_select = VegasPolicy.select, Engine.select
-    chosen: list[Tensor] = []
-    checked = 0
-
-    def noting(self: VegasPolicy, verified: Verified) -> Tensor:
-        chosen.append(select(self, verified))
-        return chosen[-1]
-
-    def checking(self: Engine, phases: TorchPhases, batch: list[Request], *rest: Any) -> None:
-        nonlocal checked
-        engine_select(self, phases, batch, *rest)
-        cache = phases.cache
-        full = [layer.index for layer in cache.layers if layer.sliding_window is None]
-        for place, request in enumerate(batch):
-            for index, layer in enumerate(full):
-                if request.finished:
-                    continue
-                keys, values = phases.draft_caches[request.slot].read(layer)
-                for head in range(keys.shape[0]):
-                    row = chosen[-1][index, place, head]
-                    positions = [*row[row >= 0].tolist(), *range(request.prefix_len, len(request.token_ids) - 1)]
-                    assert torch.equal(keys[head], cache.keys[layer][request.slot, head, positions])
-                    assert torch.equal(values[head], cache.values[layer][request.slot, head, positions])
-                    checked += 1
-
-    monkeypatch.setattr(VegasPolicy, "select", noting)
-    monkeypatch.setattr(Engine, "select", checking)
-    make_llm(family).generate(as_prompts(PROMPTS), greedy(16))
-    assert checked > 50
-
-
 @pytest.mark.parametrize("policy", ["vegas", "stream", "specextend"])
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "gpt_oss"])
 def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPatch, family: str, policy: str) -> None:
@@ -323,15 +310,15 @@ def test_unselected_entries_are_not_read_by_drafts(monkeypatch: pytest.MonkeyPat
     clean = llm.generate(prompts, greedy(16))
     draft = Engine.draft
 
-    def poisoned(self: Engine, phases: Phases, batch: list[Request]) -> None:
-        cache = phases.cache
+    def poisoned(self: Engine, backend: Backend, batch: list[Request]) -> None:
+        cache = backend.cache
         saved = [tensor.clone() for tensor in (*cache.keys, *cache.values)]
         for layer, request in itertools.product(cache.layers, batch):
             window = layer.sliding_window
             hidden = slice(None) if window is None else slice(0, max(0, len(request.token_ids) - window))
             cache.keys[layer.index][request.slot, :, hidden] = torch.nan
             cache.values[layer.index][request.slot, :, hidden] = torch.nan
-        draft(self, phases, batch)
+        draft(self, backend, batch)
         for tensor, original in zip((*cache.keys, *cache.values), saved, strict=True):
             tensor.copy_(original)
 
@@ -350,11 +337,11 @@ def test_verification_writes_over_what_drafting_left(
 ) -> None:
     verify = Engine.verify
 
-    def poisoned(self: Engine, phases: Phases, batch: list[Request]) -> Any:
-        cache = phases.cache
+    def poisoned(self: Engine, backend: Backend, batch: list[Request], *rest: Any) -> Any:
+        cache = backend.cache
         for tensor, request in itertools.product((*cache.keys, *cache.values), batch):
             tensor[request.slot, :, len(request.token_ids) - 1 :] = torch.nan
-        return verify(self, phases, batch)
+        return verify(self, backend, batch, *rest)
 
     monkeypatch.setattr(Engine, "verify", poisoned)
     outputs = make_llm(family, kv_budget_min=16, **options).generate(as_prompts(PROMPTS), greedy(16))
@@ -364,10 +351,10 @@ def test_verification_writes_over_what_drafting_left(
 def test_a_slot_is_used_again_without_what_the_last_request_left(monkeypatch: pytest.MonkeyPatch) -> None:
     prefill = Engine.prefill
 
-    def poisoned(self: Engine, phases: Phases, request: Request) -> Any:
-        for tensor in (*phases.cache.keys, *phases.cache.values):
+    def poisoned(self: Engine, backend: Backend, request: Request) -> Any:
+        for tensor in (*backend.cache.keys, *backend.cache.values):
             tensor[request.slot] = torch.nan
-        return prefill(self, phases, request)
+        return prefill(self, backend, request)
 
     monkeypatch.setattr(Engine, "prefill", poisoned)
     outputs = make_llm("gemma3_text", max_num_seqs=1).generate(as_prompts(PROMPTS), greedy(12))

@@ -1,13 +1,15 @@
-"""The phases on kernels do what those in torch do: on a CPU by the kernels' references, on a GPU by the kernels."""
+"""The backend on kernels does what the one in torch does: by their references on a CPU, by the kernels on a GPU."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
-from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.nn.functional as F
 from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
 from torch import Tensor
@@ -15,10 +17,12 @@ from torch import Tensor
 from vegas_spec import SelectionTrace
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import AttentionParams, Rows
-from vegas_spec.engine.kernel_phases import KernelPhases
+from vegas_spec.engine.attention_kernels import KernelBackend
+from vegas_spec.engine.attention_torch import TorchBackend
+from vegas_spec.engine.backend import Kind
 from vegas_spec.engine.kv_cache import KVCache, LayerSpec
-from vegas_spec.engine.phases import Phases, TorchPhases
-from vegas_spec.policies import make_policy
+from vegas_spec.policies import Policy, Verified
+from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 RAGGED = [random_prompt(length, seed=length) for length in (1, 40, 23, 90)]
@@ -71,16 +75,15 @@ def test_the_kernels_are_not_traced() -> None:
         make_llm("qwen3", attention="kernels").generate(as_prompts(RAGGED), greedy(4), trace=SelectionTrace())
 
 
-@dataclass
-class _Request:
-    """As much of a request as selection looks at."""
+class Fixed(Policy):
+    """Answers what the kernels have chosen."""
 
-    slot: int
-    prefix_len: int
-    token_ids: list[int]
-    max_length: int
-    num_selected: int = 0
-    finished: bool = False
+    name = "fixed"
+    summary = "what the kernels chose"
+    answer: ClassVar[Tensor]
+
+    def select(self, verified: Verified) -> Tensor:
+        return self.answer
 
 
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
@@ -100,17 +103,22 @@ def test_an_iteration_equals_the_one_in_torch(
     for entries, (slot, length) in itertools.product((*cache.keys, *cache.values), enumerate(lengths)):
         entries[slot] = torch.nan
         entries[slot, :, :length] = torch.randn(kv_heads, length, dim)
-    policy = make_policy(config)
-    in_torch, on_kernels = TorchPhases(cache, policy, config), KernelPhases(cache, policy, config)
-    both: list[Phases] = [in_torch, on_kernels]
+    on_kernels = KernelBackend(cache, config)
+    in_torch = TorchBackend(cache, dataclasses.replace(config, policy=f"{Fixed.__module__}:Fixed"))
     sink = torch.randn(heads, device=device).to(dtype) if sinks else None
+    verified: dict[int, Tensor] = {}
 
-    def attend(step_of: str, batch: list[Rows], layer: int) -> tuple[Tensor, Tensor]:
+    def attend(kind: Kind, batch: list[Rows], layer: int) -> tuple[Tensor, Tensor]:
         count = sum(each.count for each in batch)
         query = torch.randn(heads, count, dim, device=device).to(dtype) * 2
+        verified.setdefault(layer, query)
         key, value = (torch.randn(kv_heads, count, dim, device=device).to(dtype) for _ in range(2))
         params = AttentionParams(dim**-0.5, layers[layer].sliding_window, None, sink)
-        one, other = (getattr(phases, step_of)(batch).attend(layer, query, key, value, params) for phases in both)
+        budgets = [config.budget(each.start + 1) for each in batch]
+        one, other = (
+            backend.begin(kind, batch, budgets).attend(layer, query, key, value, params)
+            for backend in (in_torch, on_kernels)
+        )
         return one.float(), other.float()
 
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if device == "cuda" else {"rtol": 1e-4, "atol": 1e-5}
@@ -118,26 +126,28 @@ def test_an_iteration_equals_the_one_in_torch(
     for layer in (1, 0):
         torch.testing.assert_close(*attend("verify", batch, layer), **tolerance)
     accepted = [count // 2 for count in rows]
-    for phases in both:
-        requests = [
-            _Request(each.slot, each.start + 1, [0] * (each.start + 2 + count), cache.length)
-            for each, count in zip(batch, accepted, strict=True)
-        ]
-        phases.select(requests, accepted)  # type: ignore[arg-type]
-        assert [request.num_selected for request in requests] == [config.budget(n + 1) for n in lengths]
-    for place, (rows_of, count) in enumerate(zip(batch, accepted, strict=True)):
-        selected = config.budget(rows_of.start + 1)
-        positions = on_kernels.lists[0][place, :, :selected].long() - rows_of.slot * kv_heads * cache.length
+    committed = [each.start + 1 + count for each, count in zip(batch, accepted, strict=True)]
+    counts = [config.budget(length + 1) for length in lengths]
+    assert on_kernels.select(accepted, committed).counts == counts
+
+    chosen = []
+    first_row = 0
+    for place, (each, count) in enumerate(zip(batch, counts, strict=True)):
+        positions = on_kernels.lists[0][place, :, :count].long() - each.slot * kv_heads * cache.length
         assert (positions.diff(dim=1) > 0).all()
         assert positions.min() >= 0
-        assert positions.max() <= rows_of.start
-        scores = in_torch._scores._scores[0, 0, place]  # type: ignore[union-attr]
+        assert positions.max() <= each.start
+        chosen.append(positions)
         if score == "weight":
             # Kernels know each row's sum of weights by a sample of its keys only: nearly the best will do.
-            best = scores.topk(selected, dim=1).values.sum(1)
+            scores = exact_scores(verified[0][:, first_row : first_row + each.count], cache, each, granularity, sink)
+            best = scores.topk(count, dim=1).values.sum(1)
             assert (scores.gather(1, positions).sum(1) > 0.8 * best).all()
-        # From here on both draft over what the kernels chose.
-        in_torch.draft_caches[rows_of.slot].gather(0, positions, rows_of.start + 1, rows_of.start + 1 + count)
+        first_row += each.count
+    # From here on both draft over what the kernels chose.
+    width = max(counts)
+    Fixed.answer = torch.stack([F.pad(each, (0, width - each.shape[1]), value=NO_POSITION) for each in chosen])[None]
+    assert in_torch.select(accepted, committed).counts == counts
     for drafted in range(3):
         steps = [
             Rows(each.slot, each.start + 1 + count + drafted, 1) for each, count in zip(batch, accepted, strict=True)
@@ -146,3 +156,14 @@ def test_an_iteration_equals_the_one_in_torch(
         steps = steps if drafted < 2 else steps[::2]
         for layer in (1, 0):
             torch.testing.assert_close(*attend("draft", steps, layer), **tolerance)
+
+
+def exact_scores(query: Tensor, cache: KVCache, rows: Rows, granularity: Any, sinks: Tensor | None) -> Tensor:
+    """Weights of the first and last row over the prefix, by the definition."""
+    keys = cache.keys[0][rows.slot, :, : rows.stop]
+    ends = query[:, sorted({0, rows.count - 1})]
+    logits = query_key_logits(ends.float(), keys.float(), ends.shape[-1] ** -0.5)
+    position = torch.arange(rows.stop, device=keys.device)
+    own = torch.tensor(sorted({rows.start, rows.stop - 1}), device=keys.device)
+    visible = position <= own[:, None]
+    return score_rows(logits, visible, keys.shape[0], "weight", granularity, sinks)[:, : rows.start + 1]
