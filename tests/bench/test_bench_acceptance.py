@@ -12,10 +12,10 @@ import numpy
 import pytest
 
 from vegas_bench.measure import acceptance as bench_acceptance
-from vegas_bench.measure.acceptance import summarise
 from vegas_bench.measure.variants import variants
 from vegas_bench.results.intervals import bootstrap_mean
 from vegas_bench.results.results import AcceptanceRow, load
+from vegas_bench.results.summary import summarise
 from vegas_bench.workloads import Encoder, parse
 from vegas_spec import LLM, SamplingParams
 from vegas_spec.cli import app

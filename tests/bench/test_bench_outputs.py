@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,55 @@ def test_brackets_in_a_name_are_no_markup(
     assert "stored in [/red].json" in shown.err
     assert "jsonl:file=[/x].jsonl: accepted drafts" in shown.out
     assert {row.workload for row in load(tmp_path / "[" / "red].json").rows} == {FLAGS[1], file[1]}
+
+
+def test_a_finished_result_is_not_overwritten(
+    chat_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "acceptance.json"
+    command = ["bench", "acceptance", chat_model, *FLAGS, "--out", str(out)]
+    assert run(app, [*command, "--policies", "vegas"]) == 0
+    stored = out.read_bytes()
+    capsys.readouterr()
+    assert run(app, [*command, "--policies", "stream"]) == 2
+    said = capsys.readouterr().err
+    assert "acceptance.json is there already" in said
+    assert "--restart" in said
+    assert out.read_bytes() == stored
+    assert [path.name for path in tmp_path.iterdir()] == ["acceptance.json"]
+    assert run(app, [*command, "--policies", "stream", "--restart"]) == 0
+    assert [row.policy for row in load(out).rows] == ["stream"]
+
+
+def test_a_disk_that_is_full_at_the_end(
+    chat_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_room(*arguments: Any, **options: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "acceptance.json"
+    command = ["bench", "acceptance", chat_model, *FLAGS, "--out", str(out)]
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", no_room)
+        assert run(app, command) == 2
+    said = capsys.readouterr().err
+    assert "No space left on device; what was measured is kept in " in said
+    assert "acceptance.json.journal (1 measurement): make room, then repeat the command" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["acceptance.json.journal"]
+    assert run(app, command) == 0
+    assert "going on with 1 measurement of " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["acceptance.json"]
+
+
+def test_files_without_locks_are_told_once(
+    chat_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert run(app, ["bench", "acceptance", chat_model, *FLAGS, "--out", str(tmp_path / "a.json")]) == 0
+    assert capsys.readouterr().err.count("files have no locks here") == 1
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,10 @@ def test_texts_join_to_the_whole_and_characters_stay_whole():
     assert "".join(texts[1:]).replace(CONTINUED, "") == text
     assert texts[1 + len("a naïv".encode()) - 3] == "ï"
     assert len(texts) == len(tokens) + 1
-    assert token_texts(tokenizer, tokens[:-1][-3:]) != []
+    assert token_texts(tokenizer, tokens[-4:-1]) == ["p", "t", ">"]
     assert token_texts(None, [3, 5]) == ["3 ", "5 "]
     cut = tokenizer("🙂", add_special_tokens=False).input_ids[:2]  # an output may end within a character
-    assert len(token_texts(tokenizer, cut)) == 2
+    assert token_texts(tokenizer, cut) == ["\ufffd", "\ufffd"]
 
 
 def test_what_is_shown_is_what_was_selected(llm: LLM, prompt: dict[str, Any], seen: Inspection):
@@ -127,8 +127,19 @@ def test_figures(seen: Inspection):
 
 @pytest.mark.parametrize("policy", ["stream", "quest", "specextend", "oracle"])
 def test_baselines_can_be_inspected(llm: LLM, prompt: dict[str, Any], policy: str):
-    found = inspect(llm.with_config(policy=policy), prompt, SamplingParams(max_tokens=12, ignore_eos=True))
-    assert '"mostChosen"' in inspection_page(found)
+    baseline = llm.with_config(policy=policy)
+    found = inspect(baseline, prompt, SamplingParams(max_tokens=12, ignore_eos=True))
+    assert len(found.looks) > 1
+    for look in found.looks:
+        sizes = members(look.positions, look.prefix_len).sum(-1)
+        assert (look.positions < look.prefix_len).all()
+        assert ((sizes > 0) & (sizes < look.prefix_len)).all()
+        if policy in ("stream", "oracle"):  # the others read whole pages, or chunks
+            assert (sizes == baseline.config.budget(look.prefix_len)).all()
+    html = inspection_page(found)
+    assert f"policy {policy}" in html
+    best = found.most_chosen()[0]
+    assert f'"position":{best["position"]},' in html
 
 
 @pytest.mark.parametrize("policy", ["dense", "full"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
+import fcntl
+import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -83,15 +87,30 @@ def test_what_is_saved_is_loaded(tmp_path: Path, kind: str) -> None:
         ({"schema": "other"}, "is not a result"),
         ({"version": 99}, "version 99"),
         ({"kind": "nonsense"}, "known: acceptance"),
-        ({"model": 3}, "model of it must be str; got 3"),
+        ({"model": 3}, "Expected `str`, got `int` - at `model`"),
         ({"more": 1}, "unknown field 'more'"),
-        ({"rows": [{}]}, r"rows\[0\] lacks the field 'policy'"),
-        ({"rows": [3]}, r"rows\[0\] must be an object; got 3"),
-        ({"rows": [{**ACCEPTANCE.__dict__, "iterations": 1.5}]}, r"iterations of rows\[0\] must be int; got 1.5"),
-        ({"rows": [{**ACCEPTANCE.__dict__, "iterations": True}]}, r"iterations of rows\[0\] must be int; got True"),
-        ({"rows": [{**ACCEPTANCE.__dict__, "recall": "x"}]}, r"recall of rows\[0\] must be float \| None; got 'x'"),
-        ({"rows": [{**ACCEPTANCE.__dict__, "accepted_per_position": [1, "2"]}]}, r"must be list\[int\]"),
-        ({"rows": [{**ACCEPTANCE.__dict__, "seconds": {"draft": None}}]}, r"must be dict\[str, float\]"),
+        ({"rows": [{}]}, r"rows\[0\]: Object missing required field `policy`"),
+        ({"rows": [3]}, r"rows\[0\]: Expected `object`, got `int`"),
+        (
+            {"rows": [{**ACCEPTANCE.__dict__, "iterations": 1.5}]},
+            r"rows\[0\]: Expected `int`, got `float` - at `iterations`",
+        ),
+        (
+            {"rows": [{**ACCEPTANCE.__dict__, "iterations": True}]},
+            r"rows\[0\]: Expected `int`, got `bool` - at `iterations`",
+        ),
+        (
+            {"rows": [{**ACCEPTANCE.__dict__, "recall": "x"}]},
+            r"rows\[0\]: Expected `float \| null`, got `str` - at `recall`",
+        ),
+        (
+            {"rows": [{**ACCEPTANCE.__dict__, "accepted_per_position": [1, "2"]}]},
+            r"Expected `int`, got `str` - at `accepted_per_position\[1\]`",
+        ),
+        (
+            {"rows": [{**ACCEPTANCE.__dict__, "seconds": {"draft": None}}]},
+            r"Expected `float`, got `null` - at `seconds\[...\]`",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -139,6 +158,31 @@ def test_links_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
         assert json.loads(read.result(timeout=20)) == ALL["tuning"]().to_dict()
     assert pipe.is_fifo()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["elsewhere", "link.json", "pipe", "target.json"]
+
+
+def test_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    results = [dataclasses.replace(result("kernels"), model=f"model {number}" * 2000) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(save, results * 20, itertools.repeat(path)))
+    assert load(path) in results
+    assert [each.name for each in tmp_path.iterdir()] == ["result.json"]
+
+
+def no_room(*arguments: Any, **options: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("write", [save, save_csv])
+def test_a_full_disk_leaves_nothing_behind(
+    write: Callable[[Result, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_text("kept")
+    monkeypatch.setattr(os, "replace", no_room)  # the last moment at which it can fail
+    for name in ("old", "new"):
+        with pytest.raises(ResultError, match=f"cannot write .*{name}: No space left on device"):
+            write(result("kernels"), tmp_path / name)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old": "kept"}
 
 
 # --- journal --------------------------------------------------------------------------------------------------------
@@ -213,6 +257,71 @@ def test_two_runs_do_not_write_one_journal(tmp_path: Path) -> None:
         assert journal.rows == {"a": 1, "b": 2}
 
 
+def test_a_full_disk_loses_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = tmp_path / "run.journal", tmp_path / "out.json"
+    with Journal(path, {}) as journal:
+        journal.append("a", 1)
+        with monkeypatch.context() as full:
+            full.setattr(os, "fsync", no_room)
+            with pytest.raises(
+                ResultError, match=r"journal.*No space left.* is kept in .*\(1 measurement\): make room.* go on"
+            ):
+                journal.append("b", 2)
+        journal.append("c", 3)
+        with monkeypatch.context() as full:
+            full.setattr(Path, "write_text", no_room)
+            kept = r"cannot write .*out\.json: No space .*; what was measured is kept in .*run\.journal \(2 .* repeat"
+            with pytest.raises(ResultError, match=kept):
+                journal.finish(result("kernels"), out)
+    assert [each.name for each in tmp_path.iterdir()] == ["run.journal"]
+    with Journal(path, {}) as journal:
+        assert set(journal.rows) >= {"a", "c"}
+        journal.finish(result("kernels"), out, tmp_path / "out.csv")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.csv", "out.json"]
+
+
+def test_a_result_is_not_replaced_unasked(tmp_path: Path) -> None:
+    path, out = tmp_path / "run.journal", tmp_path / "out.json"
+    with Journal(path, {}) as journal:
+        journal.refuse_to_replace(out)  # not there
+        (tmp_path / "empty.json").touch()
+        journal.refuse_to_replace(tmp_path / "empty.json")
+    save(result("kernels"), out)
+    with Journal(path, {}) as journal, pytest.raises(ResultError, match=r"out\.json is there already.*--restart"):
+        journal.refuse_to_replace(out)
+    assert not path.exists()
+    with Journal(path, {}) as journal:
+        journal.append("a", 1)
+    with Journal(path, {}) as journal:  # it goes on: its first part was begun knowing of the file, or without it
+        journal.refuse_to_replace(out)
+
+
+def test_where_files_have_no_locks_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with Journal(tmp_path / "run.journal", {}) as journal:
+        assert journal.locked
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with Journal(tmp_path / "run.journal", {}) as journal:
+        assert not journal.locked
+
+
+def test_a_journal_that_its_run_removes_meanwhile_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.journal"
+    flock = fcntl.flock
+
+    def late(*arguments: Any) -> None:
+        path.unlink()
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(ResultError, match=r"run\.journal has just ended; repeat"):
+        Journal(path, {})
+
+
 @pytest.mark.parametrize("row", [{}, {"case": "x", "batch": "1"}, 5, None])
 def test_a_row_of_another_form_is_told(tmp_path: Path, row: Any) -> None:
     with Journal(tmp_path / "run.journal", {}) as journal:
@@ -245,18 +354,19 @@ def test_broken_journals_are_told_and_kept(tmp_path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value"),
+    ("kind", "field", "value", "allowed"),
     [
-        ("acceptance", "prompt_tokens", 0),
-        ("throughput", "tokens_per_second", []),
-        ("throughput", "tokens_per_second", [1.0, 0.0]),
-        ("tuning", "tokens_per_second", []),
+        ("acceptance", "prompt_tokens", 0, ">= 1"),
+        ("throughput", "tokens_per_second", [], "of length >= 1"),
+        ("throughput", "tokens_per_second", [1.0, 0.0], "> 0"),
+        ("throughput", "tokens_per_second", [float("nan")], "> 0"),
+        ("tuning", "tokens_per_second", [], "of length >= 1"),
     ],
 )
-def test_figures_that_cannot_have_been_measured(kind: str, field: str, value: Any) -> None:
+def test_figures_that_cannot_have_been_measured(kind: str, field: str, value: Any, allowed: str) -> None:
     data = ALL[kind]().to_dict()
     data["rows"][0][field] = value
-    with pytest.raises(ResultError, match=rf"here: {field} must .* in rows\[0\]"):
+    with pytest.raises(ResultError, match=rf"here: rows\[0\]: Expected .*{allowed}.* - at `{field}"):
         Result.from_dict(data, "here")
 
 

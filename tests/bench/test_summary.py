@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from pathlib import Path
 
 import pytest
 import report_cases as cases
 
 from vegas_bench.results import summary
+from vegas_bench.results.intervals import ratio_of_means
 from vegas_bench.results.summary import Point
+from vegas_bench.results.wording import count_text, tokens_text
+from vegas_spec.config import policy_paths
 
 
 def test_policies_are_compared_where_most_were_measured():
@@ -54,27 +58,84 @@ def test_pairs_and_losses():
         for row in rows
         if row.policy in ("quest", "stream", "specextend") and row.accepted_per_iteration > own[row.prompt]
     ]
-    assert sorted((pair.policy, pair.prompt) for pair in lost) == sorted(expected)
+    assert sorted((pair.other.policy, pair.other.prompt) for pair in lost) == sorted(expected)
     better = [dataclasses.replace(r, accepted_per_iteration=6.0) if r.policy == "stream" else r for r in rows]
     worst = summary.losses(better, Point(6, 0.05))
-    assert {pair.policy for pair in worst} >= {"stream"}
+    assert {pair.other.policy for pair in worst} >= {"stream"}
     assert [pair.difference for pair in worst] == sorted(pair.difference for pair in worst)
 
 
 def test_the_interval_of_a_ratio_is_that_of_pairs():
     theirs = [1.0, 2.0, 3.0, 4.0]
-    each = summary.ratio_of_means([1.2 * value for value in theirs], theirs)
+    each = ratio_of_means([1.2 * value for value in theirs], theirs)
     assert (each.mean, each.low, each.high) == pytest.approx((1.2, 1.2, 1.2))
-    each = summary.ratio_of_means([2.0, 1.0, 4.0, 3.0], theirs)
+    each = ratio_of_means([2.0, 1.0, 4.0, 3.0], theirs)
     assert each.low < each.mean == 1.0 < each.high
-    assert summary.ratio_of_means([1.0], [0.0]).mean == float("inf")
+    assert ratio_of_means([1.0], [0.0]).mean == float("inf")
 
 
 @pytest.mark.parametrize(
-    ("label", "rival"), [("quest", True), ("vegas:rows=all", True), ("dense", False), ("oracle:rows=all", False)]
+    ("label", "rival", "selects"),
+    [
+        ("quest", True, True),
+        ("vegas:rows=all", True, True),
+        ("vegas (6 drafts, budget 5\u00a0%)", True, True),
+        ("dense", False, False),
+        ("full", False, False),
+        ("oracle:rows=all", False, True),
+        ("ngram", True, True),  # another way to draft, of vLLM
+        ("somebodys", True, True),  # a policy of a package that is not installed
+        ("os:system", True, True),  # what a file names is not imported
+    ],
 )
-def test_rivals(label: str, rival: bool):
+def test_rivals(label: str, rival: bool, selects: bool):
     assert summary.is_rival(label) == rival
+    assert summary.selects(label) == selects
+
+
+def test_policies_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its traits are asked for; one that cannot be imported is another way to draft."""
+    about = tmp_path / "elsewhere-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: elsewhere\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[vegas_spec.policies]\nnothing-left-out = elsewhere:Everything\nnot-there = elsewhere:Nothing\n"
+    )
+    (tmp_path / "elsewhere.py").write_text(
+        "from vegas_spec.policies.dense import DensePolicy\n\nclass Everything(DensePolicy):\n    name = 'all'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    policy_paths.cache_clear()
+    try:
+        assert not summary.is_rival("nothing-left-out:rows=all")
+        assert not summary.selects("nothing-left-out")
+        assert summary.is_rival("not-there")
+        assert summary.selects("not-there")
+    finally:
+        policy_paths.cache_clear()
+
+
+def test_a_summary_is_that_of_its_rows():
+    rows = cases.acceptance(prompts=3).rows
+    rows[0] = dataclasses.replace(rows[0], drafts=0)
+    found = summary.summarise(rows)
+    assert len(found) == len({(row.policy, summary.point_of(row)) for row in rows})
+    for each in found:
+        own = [row for row in rows if (row.policy, summary.point_of(row).budget) == (each.policy, each.kv_budget)]
+        own = [row for row in own if summary.point_of(row).gamma == each.num_speculative_tokens and row.drafts]
+        accepted = [row.accepted_per_iteration for row in own]
+        assert each.prompts == len(own)
+        assert each.accepted.mean == pytest.approx(statistics.fmean(accepted))
+        assert (each.lowest, each.highest) == (min(accepted), max(accepted))
+        assert each.by_position == summary.position_rates(own)
+        assert each.draft_kv_share == pytest.approx(statistics.fmean(row.draft_kv_share for row in own))
+        assert each.correct is None
+
+
+def test_few_prompts_are_told():
+    assert summary.few_prompts([16, 4]) == "Intervals are over 4 prompts: so few cover the mean less often than 95 %."
+    assert "over 1 prompt:" in summary.few_prompts([1])
+    assert summary.few_prompts([10, 16]) == summary.few_prompts([]) == ""
 
 
 def test_speedups():
@@ -114,4 +175,8 @@ def test_a_label_that_comes_twice_is_told_apart():
     ],
 )
 def test_numbers_of_tokens(count: int, text: str):
-    assert summary.tokens_text(count) == text
+    assert tokens_text(count) == text
+
+
+def test_how_many():
+    assert [count_text(count, "request") for count in (0, 1, 2)] == ["0 requests", "1 request", "2 requests"]

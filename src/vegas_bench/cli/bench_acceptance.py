@@ -18,7 +18,7 @@ from vegas_bench.cli import runs
 from vegas_spec.cli import options as flags
 
 if TYPE_CHECKING:
-    from vegas_bench.measure.acceptance import AcceptanceSummary
+    from vegas_bench.results.summary import AcceptanceSummary
 
 
 def acceptance(
@@ -68,6 +68,7 @@ def acceptance(
     from vegas_bench.measure import acceptance as bench
     from vegas_bench.measure.variants import variants
     from vegas_bench.results.results import Result
+    from vegas_bench.results.summary import summarise
     from vegas_bench.workloads import Encoder, parse
     from vegas_spec.config import check_int
     from vegas_spec.engine.sampling_params import SamplingParams
@@ -130,7 +131,7 @@ def acceptance(
         typer.echo(json.dumps(result.to_dict()))
         return
     for text in asked:
-        runs.print_table(table(text, bench.summarise([row for row in rows if row.workload == text])))
+        runs.print_table(table(text, summarise([row for row in rows if row.workload == text])))
 
 
 def table(workload: str, summaries: Sequence[AcceptanceSummary]) -> Table:

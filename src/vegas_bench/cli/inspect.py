@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from vegas_bench.cli import runs
-from vegas_bench.cli.pages import need, write_page
+from vegas_bench.cli.pages import need
 from vegas_spec.cli import options as flags
 from vegas_spec.cli import prompts
 from vegas_spec.cli.display import token_bar
@@ -56,6 +56,7 @@ def inspect(
         raise UsageError(f"--output must be another file than the prompt's; got {output} for both")
     from vegas_bench.inspect.observe import inspect as observe
     from vegas_bench.inspect.page import inspection_page
+    from vegas_bench.results.results import write_whole
     from vegas_spec.engine.sampling_params import SamplingParams
 
     console = Console(stderr=True)
@@ -83,7 +84,7 @@ def inspect(
 
         found = observe(llm, prompts.make_prompt(llm, text, chat), params, watch)
     html = inspection_page(found)
-    write_page(html, output)
+    write_whole(html, output)
     figures = found.to_dict()
     if as_json:
         typer.echo(json.dumps({"page": str(output), **figures}))

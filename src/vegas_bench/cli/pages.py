@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 from vegas_spec.cli.errors import UsageError
 
@@ -20,20 +19,3 @@ def need(command: str, *modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"{command} needs {' and '.join(missing)}; run: pip install 'vegas-spec[report]'")
-
-
-def write_page(html: str, path: Path) -> None:
-    """Write a page; folders on its way are made.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be written.
-
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A file name in a stored command may hold bytes that are no text.
-        path.write_text(html, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -126,15 +126,21 @@ def journal_of(out: Path, run: Mapping[str, Any], restart: bool, console: Consol
 
     """
     from vegas_bench.results.journal import Journal
+    from vegas_bench.results.wording import count_text
 
     with Journal(out.with_name(f"{out.name}.journal"), run, fresh=restart) as journal:
+        if not restart:
+            journal.refuse_to_replace(out)
+        if not journal.locked:
+            say(console, f"files have no locks here: begin no second run with --out {out}", style="yellow")
         found = len(journal.rows)
         if found:
-            say(console, f"going on with {found} measurements of {journal.path}", style="dim")
+            say(console, f"going on with {count_text(found, 'measurement')} of {journal.path}", style="dim")
         try:
             yield journal
         except KeyboardInterrupt:
-            kept = f"{len(journal.rows)} measurements are kept in {journal.path}"
+            found = len(journal.rows)
+            kept = f"{count_text(found, 'measurement')} {'is' if found == 1 else 'are'} kept in {journal.path}"
             say(console, f"\ninterrupted; {kept}. Repeat the command to go on.")
             raise typer.Exit(INTERRUPTED) from None
 
@@ -170,12 +176,7 @@ def progress_of(console: Console) -> Iterator[Callable[[str, float, float], None
 
 def store(result: Result, journal: Journal, out: Path, csv: Path | None, console: Console) -> None:
     """Store a finished result; its journal has served."""
-    from vegas_bench.results.results import save, save_csv
-
-    save(result, out)
-    if csv is not None:
-        save_csv(result, csv)
-    journal.close(remove=True)
+    journal.finish(result, out, csv)
     say(console, f"stored in {out}{f' and {csv}' if csv else ''}", style="dim")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from vegas_spec.engine.outputs import RequestOutput, Update
 from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.trace import IterationTrace, SelectionTrace, TraceSummary
+from vegas_spec.policies import policy_class
 
 _MOST_CHOSEN = 20
 
@@ -81,8 +83,8 @@ class Inspection:
             "kept_of_first": float(torch.stack([look.of_first for look in self.looks]).nanmean()),
             "most_chosen": self.most_chosen(),
         }
-        cleaned: dict[str, Any] = _without_nan(figures)
-        return cleaned
+        without_nan: dict[str, Any] = json.loads(json.dumps(figures), parse_constant=lambda nan: None)
+        return without_nan
 
     def most_chosen(self) -> list[dict[str, Any]]:
         """Positions that were selected most often, as a share of all sets that could have had them."""
@@ -121,7 +123,7 @@ def inspect(
         output ended before the first draft.
 
     """
-    if llm.config.policy in ("dense", "full"):
+    if not policy_class(llm.config.policy).selects:
         raise InspectionError(
             f"policy {llm.config.policy} selects nothing, it reads everything; inspect another one, such as vegas"
         )
@@ -178,15 +180,3 @@ def _looks(seen: Sequence[IterationTrace]) -> list[Look]:
             )
         )
     return looks
-
-
-def _without_nan(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _without_nan(inner) for key, inner in value.items()}
-        case list():
-            return [_without_nan(inner) for inner in value]
-        case float() if math.isnan(value):
-            return None
-        case _:
-            return value

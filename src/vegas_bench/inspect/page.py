@@ -13,7 +13,7 @@ from torch import Tensor
 from vegas_bench.inspect.observe import Inspection, Look
 from vegas_bench.inspect.packing import pack_sets, pack_shares
 from vegas_bench.report.html import Headline, template
-from vegas_bench.results.summary import tokens_text
+from vegas_bench.results.wording import tokens_text
 from vegas_spec import __version__
 
 MOST_BYTES = 11_000_000

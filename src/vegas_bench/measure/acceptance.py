@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from vegas_bench.measure.progress import BatchProgress, Watch, unwatched
 from vegas_bench.measure.variants import Variant
-from vegas_bench.results.intervals import Interval, bootstrap_mean
 from vegas_bench.results.journal import Journal
 from vegas_bench.results.results import AcceptanceRow, ResultError
 from vegas_bench.workloads import WorkloadPrompt
@@ -142,73 +140,6 @@ def acceptance_row(
         correct=prompt.correct(completion.text),
         seconds={**stats.seconds, "selection": stats.selection_seconds},
     )
-
-
-@dataclass(frozen=True)
-class AcceptanceSummary:
-    """One setting's rows together.
-
-    Attributes
-    ----------
-    accepted : Interval
-        Mean over prompts of accepted drafts per iteration, with its 95 % bootstrap interval.
-    lowest, highest : float
-        The hardest and the easiest prompt.
-    by_position : list of float
-        Share of the drafts at distance 1, 2, ... that were accepted, over all prompts together.
-    draft_kv_share, recall, correct : float or None
-        Means over prompts, where known.
-
-    """
-
-    policy: str
-    num_speculative_tokens: int
-    kv_budget: float
-    prompts: int
-    accepted: Interval
-    lowest: float
-    highest: float
-    by_position: list[float]
-    draft_kv_share: float
-    recall: float | None
-    correct: float | None
-
-
-def summarise(rows: Sequence[AcceptanceRow]) -> list[AcceptanceSummary]:
-    """Sum rows up by policy, gamma and budget, in the order in which they come; prompts without drafts do not count."""
-    settings: dict[tuple[str, int, float], list[AcceptanceRow]] = {}
-    for row in rows:
-        if row.drafts:
-            key = (row.policy, row.config["num_speculative_tokens"], row.config["kv_budget"])
-            settings.setdefault(key, []).append(row)
-    return [_summary(*key, group) for key, group in settings.items()]
-
-
-def _summary(policy: str, gamma: int, budget: float, rows: list[AcceptanceRow]) -> AcceptanceSummary:
-    accepted = [row.accepted_per_iteration for row in rows]
-    recorded = [row for row in rows if row.proposed_per_position]
-    counts = [
-        (sum(row.accepted_per_position[at] for row in recorded), sum(row.proposed_per_position[at] for row in recorded))
-        for at in range(gamma)
-    ]
-    return AcceptanceSummary(
-        policy=policy,
-        num_speculative_tokens=gamma,
-        kv_budget=budget,
-        prompts=len(rows),
-        accepted=bootstrap_mean(accepted),
-        lowest=min(accepted),
-        highest=max(accepted),
-        by_position=[hits / tries if tries else 0.0 for hits, tries in counts],
-        draft_kv_share=sum(row.draft_kv_share for row in rows) / len(rows),
-        recall=_mean([row.recall for row in rows]),
-        correct=_mean([row.correct for row in rows]),
-    )
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _key(workload: str, variant: Variant, prompt: WorkloadPrompt) -> str:

@@ -17,7 +17,7 @@ class Headline:
 
     value: str
     label: str
-    conditions: str
+    conditions: str = ""
 
 
 def template(name: str) -> jinja2.Template:

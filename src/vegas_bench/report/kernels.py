@@ -3,98 +3,55 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from vegas_bench.report.html import Headline
-from vegas_bench.report.palette import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PURPLE, SKY, SLATE, Colour
-from vegas_bench.report.parts import TIMES, Block, Plot, legend_above, panel
+from vegas_bench.report.palette import BLUE, GREEN, MUTED, PAPER, SLATE, Colour
+from vegas_bench.report.parts import TIMES, Block, Chapter, Plot, label_row, lay_rows, legend_above, name_rows, panel
 from vegas_bench.results.results import KernelRow, Result
 
-_COLOURS: dict[str, Colour] = {
-    "fa3": SLATE,
-    "fa3_page_1": SLATE,
-    "verify_weight": BLUE,
-    "verify_select_weight": GREEN,
-    "sparse_kv_head": BLUE,
-    "sparse_layer": GREEN,
-}
-_FREE = (ORANGE, GREEN, PURPLE, SKY, BLUE, SLATE)
-_TEXT = {
-    "fa3": "FlashAttention 3",
-    "fa3_page_1": "FlashAttention 3, page size 1",
-    "verify_weight": "verify with scores",
-    "verify_select_weight": "verify, scores and select",
-    "sparse_kv_head": "sparse, set per KV head",
-    "sparse_layer": "sparse, set per layer",
+_KERNELS: dict[str, tuple[str, Colour]] = {
+    "fa3": ("FlashAttention 3", SLATE),
+    "verify_weight": ("verify with scores", BLUE),
+    "verify_select_weight": ("verify, scores and select", GREEN),
+    "fa3_page_1": ("FlashAttention 3, page size 1", SLATE),
+    "sparse_kv_head": ("sparse, set per KV head", BLUE),
+    "sparse_layer": ("sparse, set per layer", GREEN),
 }
 
 
-def kernels_block(result: Result, prefix: str, heading: str, conditions: str) -> Block:
+def kernels_block(result: Result, prefix: str) -> Block:
     """Everything about one kernels result."""
     rows: list[KernelRow] = result.rows
-    plots = []
-    names = _first_present(rows, ("fa3", "verify_weight", "verify_select_weight"))
-    if names and any("floor" in row.milliseconds for row in rows):
-        caption = "Verification of one layer: the bandwidth floor's time over the kernel's; 100 % is the floor itself."
-        plots.append(floor_plot(rows, {name: name for name in names}, "floor", f"{prefix}-verify", caption))
-    for share in _shares(rows):
-        kernels = _first_present(rows, [f"{name}_{share}" for name in ("fa3_page_1", "sparse_kv_head", "sparse_layer")])
-        if kernels:
-            caption = f"A draft step of one layer over {share.replace('%', ' %')} of the cache, against its own floor."
-            bars = {kernel: kernel.removesuffix(f"_{share}") for kernel in kernels}
-            name = f"{prefix}-sparse-{share.rstrip('%').replace('.', '-')}"
-            plots.append(floor_plot(rows, bars, f"sparse_floor_{share}", name, caption))
-    return Block(heading, conditions, plots)
+    caption = "Verification of one layer: the bandwidth floor's time over the kernel's; 100 % is the floor itself."
+    plots = floor_plots(rows, "floor", "", f"{prefix}-verify", caption)
+    found = (re.fullmatch(r"sparse_floor_(.+)", name) for row in rows for name in row.milliseconds)
+    for share in dict.fromkeys(match[1] for match in found if match):
+        caption = f"A draft step of one layer over {share.replace('%', ' %')} of the cache, against its own floor."
+        name = f"{prefix}-sparse-{share.rstrip('%').replace('.', '-')}"
+        plots += floor_plots(rows, f"sparse_floor_{share}", f"_{share}", name, caption)
+    return Block(plots)
 
 
-def kernels_headlines(result: Result, conditions: str) -> list[Headline]:
-    """None: what a kernel takes is no headline of the method."""
-    return []
-
-
-def floor_plot(rows: Sequence[KernelRow], kernels: dict[str, str], floor: str, name: str, caption: str) -> Plot:
-    """One group of bars per case, the floor's time over each kernel's."""
+def floor_plots(rows: Sequence[KernelRow], floor: str, suffix: str, name: str, caption: str) -> list[Plot]:
+    """One group of bars per case, the floor's time over that of each kernel whose name has this suffix."""
     rows = [row for row in rows if floor in row.milliseconds]
+    kernels = [kernel for kernel in _KERNELS if any(f"{kernel}{suffix}" in row.milliseconds for row in rows)]
+    if not kernels:
+        return []
     figure, axes = panel(1.3 + 0.17 * len(rows) * (len(kernels) + 0.8))
-    place, ticks = 0.0, []
-    for row in reversed(rows):
-        first = place
-        for index, (kernel, text) in reversed(list(enumerate(kernels.items()))):
-            if row.milliseconds.get(kernel):
-                share = 100 * row.milliseconds[floor] / row.milliseconds[kernel]
-                colour = _COLOURS.get(text, _FREE[index % len(_FREE)])
-                label = _TEXT.get(text, text) if row is rows[0] else None
-                axes.barh(place, share, height=0.82, color=colour.light, label=label)
-                axes.annotate(
-                    f"{share:.0f}",
-                    (share, place),
-                    xytext=(-4, 0),
-                    textcoords="offset points",
-                    ha="right",
-                    va="center",
-                    fontsize=7.5,
-                    color=PAPER.light,
-                )
-            place += 1
-        ticks.append((first + place - 1) / 2)
-        place += 0.8
+    places = lay_rows([len(kernels)] * len(rows), gap=0.8)
+    for own, row in zip(places, rows, strict=True):
+        for place, kernel in zip(own, kernels, strict=True):
+            if time := row.milliseconds.get(f"{kernel}{suffix}"):
+                share, (text, colour) = 100 * row.milliseconds[floor] / time, _KERNELS[kernel]
+                axes.barh(place, share, height=0.82, color=colour.light, label=text)
+                label_row(axes, share, place, f"{share:.0f}", -4, ha="right", fontsize=7.5, color=PAPER.light)
     axes.axvline(100, color=MUTED.light, linewidth=1, linestyle=(0, (3, 2)))
-    axes.set_yticks(ticks, [row.case.replace(" x ", f" {TIMES} ") for row in reversed(rows)])
-    axes.tick_params(axis="y", labelcolor=INK.light, labelsize=8)
-    axes.set_ylim(-0.8, place - 0.9)
+    name_rows(axes, places, [row.case.replace(" x ", f" {TIMES} ") for row in rows], fontsize=8)
     axes.set_xlim(0, 108)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("share of the bandwidth floor (%)")
-    legend_above(axes, [_TEXT.get(text, text) for text in kernels.values()])
-    return Plot(name, figure, caption)
+    legend_above(axes, (text for text, _ in _KERNELS.values()))
+    return [Plot(name, figure, caption)]
 
 
-def _first_present(rows: Sequence[KernelRow], names: Iterable[str]) -> list[str]:
-    return [name for name in names if any(name in row.milliseconds for row in rows)]
-
-
-def _shares(rows: Sequence[KernelRow]) -> list[str]:
-    found = dict.fromkeys(
-        match[1] for row in rows for name in row.milliseconds if (match := re.fullmatch(r"sparse_floor_(.+)", name))
-    )
-    return list(found)
+CHAPTER = Chapter("Kernels", "One layer's attention on its own, against what memory bandwidth allows.", kernels_block)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from vegas_bench.results.results import Result, ResultError
+from vegas_bench.results.results import Result, read_json
 
 
 class ReportError(ValueError):
@@ -17,7 +16,7 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """A result and the name of its file."""
+    """A result and what to call its file: its name, or its path where another file has the same name."""
 
     name: str
     result: Result
@@ -38,10 +37,13 @@ def load_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
 
     """
     sources, others = [], []
-    for path in dict.fromkeys(paths):
-        data = _parse(path)
+    paths = list(dict.fromkeys(paths))
+    names = Counter(path.name for path in paths)
+    for path in paths:
+        data = read_json(path)
         if isinstance(data, dict) and "schema" in data:
-            sources.append(Source(path.name, Result.from_dict(data, str(path))))
+            name = path.name if names[path.name] == 1 else str(path)
+            sources.append(Source(name, Result.from_dict(data, str(path))))
         else:
             others.append(str(path))
     if not sources:
@@ -50,12 +52,3 @@ def load_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
             "give the JSON files that they wrote"
         )
     return sources, others
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ResultError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultError(f"{path} is not JSON: {error}") from error

@@ -55,7 +55,16 @@ _OWN = {
     "dense": Style(SLATE, "P"),
     "full": Style(SLATE, "X"),
 }
-_OTHERS = (Style(YELLOW, "v"), Style(SKY, "<"), Style(GREY, ">"), Style(PURPLE, "h"), Style(GREEN, "p"))
+_OTHER_COLOURS = (YELLOW, SKY, GREY, PURPLE, GREEN)
+_OTHER_MARKERS = (
+    "v",
+    "<",
+    ">",
+    "h",
+    "p",
+    "d",
+    "H",
+)  # as many as share no factor with the colours: each pair comes once
 
 PHASES = {
     "draft": SKY,
@@ -68,21 +77,19 @@ PHASES = {
 
 
 def policy_styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Give each label its style: policies always the same one, other labels (ablations) by order of appearance."""
+    """Give each label its style: those of `_OWN` always the same one, all others one by order of appearance."""
     wanted = list(dict.fromkeys(labels))
     taken = {_OWN[label].colour for label in wanted if label in _OWN}
-    # Colours that no policy here has come first.
-    free = itertools.cycle(sorted(_OTHERS, key=lambda style: style.colour in taken))
-    return {label: _OWN[label] if label in _OWN else next(free) for label in wanted}
+    # Colours that nobody here has come first.
+    colours = sorted(_OTHER_COLOURS, key=lambda colour: colour in taken)
+    others = map(Style, itertools.cycle(colours), itertools.cycle(_OTHER_MARKERS))
+    return {label: _OWN[label] if label in _OWN else next(others) for label in wanted}
 
 
 def phase_colours(phases: Iterable[str]) -> dict[str, Colour]:
     """Give each phase its colour: known phases always the same one."""
-    left = [colour for colour in (GREEN, GREY, SLATE, PURPLE) if colour not in PHASES.values()] or [GREY]
-    colours: dict[str, Colour] = {}
-    for phase in phases:
-        colours[phase] = PHASES.get(phase) or left[len(colours) % len(left)]
-    return colours
+    others = itertools.cycle((GREEN, GREY))
+    return {phase: PHASES.get(phase) or next(others) for phase in dict.fromkeys(phases)}
 
 
 def css_variables(dark: bool) -> str:

@@ -1,17 +1,23 @@
-"""What a page is made of: sections with blocks of plots, notes and tables."""
+"""What a page is made of, sections with blocks of plots, notes and tables; and what plots of several kinds share."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vegas_bench.report.html import Headline
+from vegas_bench.report.palette import INK, PAPER, Style
 from vegas_bench.report.svg import PANEL_WIDTH
-from vegas_bench.results.summary import tokens_text
+from vegas_bench.results.results import Result
+from vegas_bench.results.summary import REFERENCE
+from vegas_bench.results.wording import tokens_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -57,23 +63,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Block:
-    """What one result has to show in a section."""
+    """What one result has to show in a section; `about` goes with its conditions."""
 
-    heading: str
-    conditions: str
     plots: Sequence[Plot] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
+    about: str = ""
+    heading: str = ""
 
 
 @dataclass(frozen=True)
-class Section:
-    """A chapter of the page; one without blocks is left out."""
+class Chapter:
+    """What the results of one kind are shown as; a block gets a prefix for the names of its plots."""
 
-    name: str
     title: str
     lead: str
-    blocks: list[Block] = field(default_factory=list)
+    block: Callable[[Result, str], Block]
+    headlines: Callable[[Result], list[Headline]] = lambda result: []
 
 
 def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes]:
@@ -82,18 +88,58 @@ def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes
     return figure, figure.add_subplot()
 
 
-def margin_label(axes: Axes, place: float, text: str, bold: bool, fontsize: float) -> None:
-    """Write a bar's value beside the axes, at its height."""
-    axes.annotate(
-        text,
-        (1, place),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=fontsize,
-        fontweight="bold" if bold else "normal",
-    )
+def lay_rows(sizes: Iterable[int], gap: float = 0.0) -> list[list[float]]:
+    """Heights of rows in groups of these sizes, with a gap between groups."""
+    places: list[list[float]] = []
+    top = 0.0
+    for size in sizes:
+        places.append([top - row for row in range(size)])
+        top -= size + gap
+    return places
+
+
+def name_rows(axes: Axes, places: Sequence[Sequence[float]], names: Sequence[str], fontsize: float = 8.5) -> None:
+    """Name groups of rows (or each, as a group of one) beside their middles, and draw lines for values alone."""
+    axes.set_yticks([statistics.fmean(group) for group in places], names)
+    axes.tick_params(axis="y", labelcolor=INK.light, labelsize=fontsize)
+    axes.set_ylim(places[-1][-1] - 0.75, places[0][0] + 0.75)
+    axes.grid(axis="y", visible=False)
+
+
+def label_row(axes: Axes, end: float, place: float, text: str, right: float = 4, **font: Any) -> None:
+    """Write a row's value where its bar ends."""
+    axes.annotate(text, (end, place), xytext=(right, 0), textcoords="offset points", va="center", **font)
+
+
+def label_row_beside(axes: Axes, place: float, text: str, label: str, fontsize: float) -> None:
+    """Write a row's value beside the axes, the reference's in bold."""
+    weight = "bold" if label == REFERENCE else "normal"
+    label_row(axes, 1, place, text, 6, xycoords=("axes fraction", "data"), fontweight=weight, fontsize=fontsize)
+
+
+def draw_curve(axes: Axes, points: Sequence[tuple[float, float, float, float]], style: Style, label: str) -> None:
+    """Draw x, y, and the bounds of y."""
+    x, y, low, high = zip(*points, strict=True)
+    spread = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
+    axes.errorbar(x, y, yerr=spread, elinewidth=1, label=label, **_line(style, label))
+
+
+def draw_prediction(axes: Axes, points: Sequence[tuple[float, float | None]], colour: str, label: str = "") -> None:
+    """Draw what was predicted, hollow and dashed; nothing where nothing was."""
+    known = [(x, y) for x, y in points if y is not None]
+    marks: dict[str, Any] = {"marker": "D", "markersize": 4, "markerfacecolor": PAPER.light, "linestyle": (0, (3, 2))}
+    if known:
+        axes.plot(*zip(*known, strict=True), color=colour, linewidth=1, label=label or None, **marks)
+
+
+def draw_shares(axes: Axes, shares: Sequence[float], style: Style, label: str) -> None:
+    """Draw shares at 1, 2, ... in percent."""
+    axes.plot(range(1, len(shares) + 1), [100 * share for share in shares], label=label, **_line(style, label))
+    axes.set_ylim(0, 103)
+
+
+def _line(style: Style, label: str) -> dict[str, Any]:
+    return {"marker": style.marker, "color": style.colour.light, "zorder": 3 if label == REFERENCE else 2}
 
 
 def token_ticks(axes: Axes, contexts: Sequence[int]) -> None:

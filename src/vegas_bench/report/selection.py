@@ -6,42 +6,41 @@ import statistics
 from collections.abc import Sequence
 
 from vegas_bench.report.palette import INK, MUTED, Style
-from vegas_bench.report.parts import Plot, legend_above, panel, tick_label
+from vegas_bench.report.parts import Plot, draw_shares, lay_rows, legend_above, name_rows, panel, tick_label
 from vegas_bench.results.intervals import bootstrap_mean
 from vegas_bench.results.results import AcceptanceRow
-from vegas_bench.results.summary import acceptance, by_policy, is_rival, point_of, points
+from vegas_bench.results.summary import by_policy, is_rival, point_of, points
 
 _Groups = dict[str, list[AcceptanceRow]]
 
 
-def cache_reads(rows: Sequence[AcceptanceRow]) -> float:
-    """Cache reads per committed token, in units of plain decoding's: ``(1 + gamma * share) / (accepted + 1)``.
+def reads_and_accepted(rows: Sequence[AcceptanceRow]) -> tuple[float, float]:
+    """Cache reads per committed token in percent of plain decoding's, and accepted drafts per iteration.
 
-    Where reading the cache is all that takes time, one over this is the speedup.
+    The former is ``(1 + gamma * share) / (accepted + 1)``; were reading the cache all that takes time, one over it
+    would be the speedup.
     """
-    gamma = point_of(rows[0]).gamma
+    accepted = statistics.fmean(row.accepted_per_iteration for row in rows)
     share = statistics.fmean(row.draft_kv_share for row in rows)
-    return (1 + gamma * share) / (acceptance(rows).mean + 1)
+    return 100 * (1 + point_of(rows[0]).gamma * share) / (accepted + 1), accepted
 
 
 def pareto_plots(rows: Sequence[AcceptanceRow], styles: dict[str, Style], prefix: str) -> list[Plot]:
     """Budget and draft length of every policy; nothing where only one point was measured."""
-    settings = {
-        (policy, point): own
+    places = {
+        (policy, point): reads_and_accepted(own)
         for point in points(rows)
         for policy, own in by_policy(rows, point).items()
         if is_rival(policy)
     }
-    if len({point for _, point in settings}) < 2:
+    if len({point for _, point in places}) < 2:
         return []
     figure, axes = panel(3.5)
-    places = {key: (100 * cache_reads(own), acceptance(own).mean) for key, own in settings.items()}
     frontier = _frontier(list(places.values()))
     axes.plot(*zip(*frontier, strict=True), color=MUTED.light, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    for policy in dict.fromkeys(policy for policy, _ in settings):
-        own = [place for (label, _), place in places.items() if label == policy]
+    for policy in dict.fromkeys(policy for policy, _ in places):
+        reads, accepted = zip(*(place for (label, _), place in places.items() if label == policy), strict=True)
         style = styles[policy]
-        reads, accepted = zip(*own, strict=True)
         axes.scatter(reads, accepted, s=34, marker=style.marker, color=style.colour.light, label=policy)
     for (_, point), place in places.items():
         if place in frontier:
@@ -62,18 +61,17 @@ def selection_plots(groups: _Groups, styles: dict[str, Style], prefix: str) -> l
     """Recall against the oracle and overlap by distance, where they were measured."""
     plots = []
     recalls = {policy: [row.recall for row in rows if row.recall is not None] for policy, rows in groups.items()}
-    recalls = {policy: values for policy, values in recalls.items() if values}
-    if recalls:
-        figure, axes = panel(1.1 + 0.34 * len(recalls))
-        order = sorted(recalls, key=lambda policy: statistics.fmean(recalls[policy]))
-        for place, policy in enumerate(order):
-            each = bootstrap_mean(recalls[policy])
+    means = {policy: bootstrap_mean(values) for policy, values in recalls.items() if values}
+    if means:
+        figure, axes = panel(1.1 + 0.34 * len(means))
+        order = sorted(means, key=lambda policy: means[policy].mean, reverse=True)
+        places = lay_rows([1] * len(order))
+        for [place], policy in zip(places, order, strict=True):
+            each = means[policy]
             axes.barh(place, 100 * each.mean, height=0.55, color=styles[policy].colour.light)
             axes.plot([100 * each.low, 100 * each.high], [place, place], color=INK.light, linewidth=1.2)
-        axes.set_yticks(range(len(order)), map(tick_label, order))
-        axes.tick_params(axis="y", labelcolor=INK.light)
+        name_rows(axes, places, list(map(tick_label, order)))
         axes.set_xlim(0, 100)
-        axes.grid(axis="y", visible=False)
         axes.set_xlabel("recall against the oracle (%)")
         plots.append(Plot(f"{prefix}-recall", figure, "What an oracle would have chosen and the policy did choose."))
     curves = {policy: _mean_curve([row.overlap_by_distance for row in rows]) for policy, rows in groups.items()}
@@ -81,11 +79,8 @@ def selection_plots(groups: _Groups, styles: dict[str, Style], prefix: str) -> l
     if curves:
         figure, axes = panel(3.0)
         for policy, curve in curves.items():
-            style = styles[policy]
-            shares = [100 * share for share in curve]
-            axes.plot(range(1, len(curve) + 1), shares, marker=style.marker, color=style.colour.light, label=policy)
+            draw_shares(axes, curve, styles[policy], policy)
         axes.set_xticks(range(1, max(map(len, curves.values())) + 1))
-        axes.set_ylim(0, 103)
         axes.set_xlabel("distance between verified rows (tokens)")
         axes.set_ylabel("overlap of their KV sets (%)")
         legend_above(axes, curves)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from vegas_bench.report.html import Headline
-from vegas_bench.report.palette import BLUE, INK, MUTED, ORANGE, PAPER
-from vegas_bench.report.parts import Block, Plot, Table, legend_above, panel
+from vegas_bench.report.palette import BLUE, INK, MUTED, ORANGE, Style
+from vegas_bench.report.parts import Block, Chapter, Plot, Table, draw_curve, draw_prediction, legend_above, panel
 from vegas_bench.results.results import Result, TuningRow
+from vegas_bench.results.wording import count_text
 
 _TITLES = {
     1: "Step 1: the budget at which acceptance stops growing.",
@@ -17,22 +19,22 @@ _TITLES = {
 }
 
 
-def tuning_block(result: Result, prefix: str, heading: str, conditions: str) -> Block:
+def tuning_block(result: Result, prefix: str) -> Block:
     """Everything about one tuning result."""
     rows: list[TuningRow] = result.rows
     steps = sorted({row.step for row in rows})
     plots = [step_plot([row for row in rows if row.step == step], step, prefix) for step in steps]
-    return Block(heading, conditions, plots, [tuning_table(rows)], [_outcome(rows)])
+    return Block(plots, [tuning_table(rows)], [_outcome(rows)])
 
 
-def tuning_headlines(result: Result, conditions: str) -> list[Headline]:
+def tuning_headlines(result: Result) -> list[Headline]:
     """The setting that tuning ended at."""
     chosen = [row for row in result.rows if row.chosen]
     if not chosen:
         return []
     last = max(chosen, key=lambda row: row.step)
-    value = f"{last.num_speculative_tokens} drafts, {100 * last.kv_budget:.3g}\u00a0%"
-    return [Headline(value, "tuned draft length and budget", conditions)]
+    value = f"{count_text(last.num_speculative_tokens, 'draft')}, {100 * last.kv_budget:.3g}\u00a0%"
+    return [Headline(value, "tuned draft length and budget")]
 
 
 def step_plot(rows: Sequence[TuningRow], step: int, prefix: str) -> Plot:
@@ -42,48 +44,39 @@ def step_plot(rows: Sequence[TuningRow], step: int, prefix: str) -> Plot:
     scale = 100 if share else 1
     rows = sorted(rows, key=lambda row: row.value)
     figure, axes = panel(3.0)
-    measured = []
+    measured, ring = [], []
     for row in rows:
         values = row.tokens_per_second if by_speed else [row.accepted_per_iteration]
         known = [value for value in values or () if value is not None]
         if known:
-            measured.append((scale * row.value, statistics.median(known), min(known), max(known), row.chosen))
+            measured.append((scale * row.value, statistics.median(known), min(known), max(known)))
+            ring += [measured[-1][:2]] if row.chosen else []
     if measured:
-        x, y, low, high, _ = zip(*measured, strict=True)
-        spread = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-        axes.errorbar(x, y, yerr=spread, marker="o", color=BLUE.light, elinewidth=1, label="measured")
-    predicted = [(scale * row.value, row.predicted_tokens_per_second) for row in rows]
-    model = [(x, speed) for x, speed in predicted if speed is not None]
-    if by_speed and model:
-        axes.plot(
-            *zip(*model, strict=True),
-            marker="D",
-            color=MUTED.light,
-            markerfacecolor=PAPER.light,
-            linewidth=1,
-            linestyle=(0, (3, 2)),
-            label="predicted",
-        )
-    ring = [(x, y) for x, y, _, _, chosen in measured if chosen]
+        draw_curve(axes, measured, Style(BLUE, "o"), "measured")
+    if by_speed:
+        predictions = [(scale * row.value, row.predicted_tokens_per_second) for row in rows]
+        draw_prediction(axes, predictions, MUTED.light, "predicted")
     if ring:
-        axes.plot(
-            *zip(*ring, strict=True),
-            "o",
-            markersize=12,
-            markerfacecolor="none",
-            markeredgecolor=ORANGE.light,
-            markeredgewidth=2,
-            label="chosen",
-        )
+        marks: dict[str, Any] = {
+            "markersize": 12,
+            "markerfacecolor": "none",
+            "markeredgecolor": ORANGE.light,
+            "markeredgewidth": 2,
+        }
+        axes.plot(*zip(*ring, strict=True), "o", label="chosen", **marks)
     axes.set_xticks([scale * row.value for row in rows], [f"{scale * row.value:.3g}" for row in rows])
     axes.set_xlabel("budget (% of the context)" if share else "drafted tokens per iteration")
     axes.set_ylabel("decode throughput (tokens/s)" if by_speed else "accepted per iteration")
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     axes.tick_params(labelcolor=INK.light)
     legend_above(axes, ("measured", "predicted", "chosen"))
-    held = rows[0].num_speculative_tokens if share else rows[0].kv_budget
-    at = f"{held} drafts" if share else f"a budget of {100 * held:.3g} %"
-    return Plot(f"{prefix}-step-{step}", figure, f"{_TITLES.get(step, f'Step {step}.')} Measured with {at}.")
+    held = (
+        count_text(rows[0].num_speculative_tokens, "draft") if share else f"a budget of {100 * rows[0].kv_budget:.3g} %"
+    )
+    caption = f"{_TITLES.get(step, f'Step {step}.')} Measured with {held}."
+    if by_speed:
+        caption += " Hollow: the cost model's prediction, from the phases of the points measured before."
+    return Plot(f"{prefix}-step-{step}", figure, caption)
 
 
 def tuning_table(rows: Sequence[TuningRow]) -> Table:
@@ -107,3 +100,11 @@ def tuning_table(rows: Sequence[TuningRow]) -> Table:
 def _outcome(rows: Sequence[TuningRow]) -> str:
     ruled_out = sum(row.accepted_per_iteration is None and not row.tokens_per_second for row in rows)
     return f"{ruled_out} of {len(rows)} points were ruled out by the cost model and not measured." if ruled_out else ""
+
+
+CHAPTER = Chapter(
+    "Tuning",
+    "Budget and draft length for one workload, by measurement, in three steps.",
+    tuning_block,
+    tuning_headlines,
+)

@@ -1,4 +1,4 @@
-"""Confidence intervals by the bootstrap."""
+"""Confidence intervals by the bootstrap (Efron 1979)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FEW = 10
+"""Values below which its interval is not shown without a word: of 2 it covers the mean half the time, of 10 in 89 %."""
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the bounds of its confidence interval."""
+    """A figure and the bounds of its confidence interval."""
 
     mean: float
     low: float
@@ -21,7 +24,7 @@ class Interval:
 
 
 def bootstrap_mean(values: Sequence[float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """Mean of independent values and its percentile bootstrap interval (Efron 1979).
+    """Mean of independent values and its percentile bootstrap interval.
 
     Parameters
     ----------
@@ -45,3 +48,17 @@ def bootstrap_mean(values: Sequence[float], *, level: float = 0.95, resamples: i
     picks = np.random.default_rng(seed).integers(0, len(data), size=(resamples, len(data)))
     low, high = np.quantile(data[picks].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(data.mean()), float(low), float(high))
+
+
+def ratio_of_means(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Mean of one side over mean of the other, prompt by prompt the same, with its 95 % bootstrap interval.
+
+    Prompts are drawn anew as pairs; a draw in which the other side's mean is 0 counts as infinite.
+    """
+    data = np.array([ours, theirs], dtype=np.float64)
+    picks = np.random.default_rng(0).integers(0, data.shape[1], size=(10_000, data.shape[1]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.nan_to_num(np.divide(*data[:, picks].mean(-1)), nan=np.inf)
+        ratio = float(np.divide(*data.mean(-1)))
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(ratio, float(low), float(high))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-from vegas_bench.results.plain_data import Class, PlainDataError, from_plain
-from vegas_bench.results.results import ResultError
+from vegas_bench.results.results import Class, Result, ResultError, read_class, save, save_csv
+from vegas_bench.results.wording import count_text
 
 if sys.platform != "win32":
     import fcntl
@@ -36,6 +37,11 @@ class Journal:
     fresh : bool
         Begin anew, whatever is there.
 
+    Attributes
+    ----------
+    locked : bool
+        Whether another process that wants this journal is refused; False where files have no locks.
+
     Raises
     ------
     ResultError
@@ -46,23 +52,20 @@ class Journal:
 
     def __init__(self, path: Path, run: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.path = path
+        self.locked = False
         self._rows: dict[str, Any] = {}
         header = {"schema": SCHEMA, "version": VERSION, "run": json.loads(json.dumps(run))}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # To append to, so that nothing is lost before it is known whose journal this is.
-            self._file: BinaryIO = path.open("a+b")
-        except OSError as error:
-            raise ResultError(f"cannot write the journal {path}: {error.strerror}") from error
-        try:
-            self._lock()
-            self._begin(header, fresh)
-        except OSError as error:
-            self._file.close()
-            raise ResultError(f"cannot write the journal {path}: {error.strerror}") from error
-        except ResultError:
-            self._file.close()
-            raise
+        with contextlib.ExitStack() as on_error:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # To append to, so that nothing is lost before it is known whose journal this is. Without a buffer,
+                # which a full disk would leave filled, for the file's end to stumble over.
+                self._file: io.FileIO = on_error.enter_context(path.open("a+b", buffering=0))
+                self._lock()
+                self._begin(header, fresh)
+            except OSError as error:
+                raise ResultError(f"cannot write the journal {path}: {error.strerror}") from error
+            on_error.pop_all()
 
     def _begin(self, header: dict[str, Any], fresh: bool) -> None:
         """Read what is there; of a run without a measurement nothing is left but its name, and any run may begin."""
@@ -81,7 +84,10 @@ class Journal:
             self._write(_line(header))
 
     def _lock(self) -> None:
-        """Keep another process from measuring into the same file; the lock ends with the process, however it ends."""
+        """Keep another process from measuring into the same file; the lock ends with the process, however it ends.
+
+        The journal is its own lock: a file beside it would outlive a killed run.
+        """
         if sys.platform == "win32":  # has no such locks
             return
         try:
@@ -92,6 +98,9 @@ class Journal:
             ) from error
         except OSError:  # a file system that has no locks
             return
+        if not os.fstat(self._file.fileno()).st_nlink:  # between opening and locking, its run ended and removed it
+            raise ResultError(f"the run of {self.path} has just ended; repeat the command")
+        self.locked = True
 
     @property
     def rows(self) -> dict[str, Any]:
@@ -114,35 +123,72 @@ class Journal:
 
         """
         try:
-            return from_plain(kind, self._rows[key], f"measurement {key!r}")
-        except PlainDataError as error:
-            raise ResultError(f"{self.path}: {error}; add --restart to measure anew") from None
+            return read_class(kind, self._rows[key], f"{self.path}: measurement {key!r}")
+        except ResultError as error:
+            raise ResultError(f"{error}; add --restart to measure anew") from None
 
     def append(self, key: str, row: Any) -> None:
         """Store a measurement; on return it is on the disk."""
         try:
             self._write(_line({"key": key, "row": row}))
         except OSError as error:
-            raise ResultError(f"cannot write the journal {self.path}: {error.strerror}") from error
+            raise ResultError(
+                f"cannot write the journal {self.path}: {error.strerror}; {self._kept()} to go on"
+            ) from error
         self._rows[key] = row
+
+    def refuse_to_replace(self, out: Path) -> None:
+        """Refuse to begin a run whose result would take the place of a file that is there.
+
+        Raises
+        ------
+        ResultError
+            Saying the way out. A run that goes on, or was asked to begin anew, may replace what it is about to store.
+
+        """
+        if not self._rows and out.is_file() and out.stat().st_size:
+            self.close(remove=True)
+            raise ResultError(
+                f"{out} is there already, perhaps the result of another run; add --restart to measure anew and replace "
+                "it, or choose another file"
+            )
+
+    def finish(self, result: Result, out: Path, csv: Path | None = None) -> None:
+        """Store the run's result, and delete the journal: it has served.
+
+        Raises
+        ------
+        ResultError
+            If the result cannot be written; the journal stays.
+
+        """
+        try:
+            save(result, out)
+            if csv is not None:
+                save_csv(result, csv)
+        except ResultError as error:
+            raise ResultError(f"{error}; {self._kept()} to store them, without measuring again") from error
+        self.close(remove=True)
+
+    def _kept(self) -> str:
+        measured = count_text(len(self._rows), "measurement")
+        return f"what was measured is kept in {self.path} ({measured}): make room, then repeat the command"
 
     def close(self, *, remove: bool = False) -> None:
         """Close the file; with `remove`, delete it: the run is over and its result is stored."""
-        self._file.close()
-        if remove:
+        if remove:  # while it is locked: it may be another run's as soon as it is not
             self.path.unlink(missing_ok=True)
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _write(self, content: bytes) -> None:
-        self._file.write(content)
-        self._file.flush()
+        while content:
+            content = content[self._file.write(content) :]
         os.fsync(self._file.fileno())
 
     def _read(self, lines: list[bytes], header: dict[str, Any]) -> None:

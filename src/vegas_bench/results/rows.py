@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 EngineName = Literal["embedded", "vllm"]
+Speeds = Annotated[list[Annotated[float, Meta(gt=0)]], Meta(min_length=1)]
+"""Figures that reports divide by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,7 @@ class AcceptanceRow:
     workload: str
     kind: str
     prompt: str
-    prompt_tokens: int
+    prompt_tokens: Annotated[int, Meta(ge=1)]
     generated_tokens: int
     iterations: int
     drafts: int
@@ -81,7 +85,8 @@ class ThroughputRow:
     selection_overhead : float, optional
         What scores and selection add to a verification, as a share of its time without them.
     predicted_speedup : float, optional
-        The cost model's, from measured phases and acceptance, against the baseline.
+        Against the baseline, if reading weights and cache were all that takes time, with the acceptance that was
+        measured: `vegas_spec.pacing.cost_model.memory_bound`.
 
     """
 
@@ -91,7 +96,7 @@ class ThroughputRow:
     context: int
     batch: int
     temperature: float
-    tokens_per_second: list[float]
+    tokens_per_second: Speeds
     accepted_per_iteration: float | None = None
     accepted_per_position: list[float] | None = None
     milliseconds: dict[str, float] | None = None
@@ -112,7 +117,7 @@ class KernelRow:
     batch: int
     context: int
     milliseconds: dict[str, float]
-    bytes: dict[str, float] = field(default_factory=dict)
+    bytes: dict[str, int | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +137,7 @@ class TuningRow:
     accepted_per_iteration, tokens_per_second : float, optional
         As measured; None where the cost model had ruled the point out.
     predicted_tokens_per_second : float, optional
-        The cost model's.
+        The cost model's, from the phases of the points that were measured before.
     chosen : bool
         Whether the step ended here.
 
@@ -144,7 +149,7 @@ class TuningRow:
     num_speculative_tokens: int
     kv_budget: float
     accepted_per_iteration: float | None = None
-    tokens_per_second: list[float] | None = None
+    tokens_per_second: Speeds | None = None
     predicted_tokens_per_second: float | None = None
     milliseconds: dict[str, float] | None = None
     chosen: bool = False

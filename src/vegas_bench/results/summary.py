@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from vegas_bench.results.intervals import Interval, bootstrap_mean
+from vegas_bench.results.intervals import FEW, Interval, bootstrap_mean
 from vegas_bench.results.results import AcceptanceRow, ThroughputRow
+from vegas_bench.results.wording import count_text, tokens_text
+from vegas_spec.config import ConfigError, policy_paths
+from vegas_spec.policies import Policy, policy_class
 
 REFERENCE = "vegas"
 """The policy that others are compared with."""
 
 BASELINE = "full"
 """The side that speed is measured against: plain decoding."""
-
-_NO_RIVALS = frozenset({"dense", "oracle", "full"})
-_READ_EVERYTHING = frozenset({"dense", "full"})
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Point:
     budget: float
 
     def __str__(self) -> str:
-        return f"{self.gamma} drafts, budget {100 * self.budget:.3g}\u00a0%"
+        return f"{count_text(self.gamma, 'draft')}, budget {100 * self.budget:.3g}\u00a0%"
 
 
 def point_of(row: AcceptanceRow | ThroughputRow) -> Point:
@@ -42,9 +42,28 @@ def policy_name(label: str) -> str:
     return label.partition(":")[0].partition(" (")[0]
 
 
-def is_rival(policy: str) -> bool:
-    """Whether the policy of a label is a cheaper way to draft: not an upper bound, not plain decoding."""
-    return policy_name(policy) not in _NO_RIVALS
+@functools.cache
+def _policy(name: str) -> type[Policy] | None:
+    """The policy of that name; None for what is no policy here: n-gram drafts, or those of a package that is not."""
+    # Of the known ones only: a file is not to say what is imported.
+    if name not in policy_paths():
+        return None
+    try:
+        return policy_class(name)
+    except ConfigError:
+        return None
+
+
+def is_rival(label: str) -> bool:
+    """Whether a label's policy is a way to draft for less: not an upper bound, not plain decoding."""
+    policy = _policy(policy_name(label))
+    return policy is None or (policy.speculates and not policy.bound)
+
+
+def selects(label: str) -> bool:
+    """Whether a label's policy leaves entries out, so that its budget has a meaning."""
+    policy = _policy(policy_name(label))
+    return policy is None or policy.selects
 
 
 def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[AcceptanceRow]]:
@@ -56,7 +75,7 @@ def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[Acc
     groups: dict[str, list[AcceptanceRow]] = {}
     for row in rows:
         own = point_of(row)
-        if row.drafts and (own == point or (own.gamma == point.gamma and policy_name(row.policy) in _READ_EVERYTHING)):
+        if row.drafts and (own == point or (own.gamma == point.gamma and not selects(row.policy))):
             groups.setdefault(row.policy, []).append(row)
     return groups
 
@@ -64,15 +83,10 @@ def by_policy(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[Acc
 def points(rows: Iterable[AcceptanceRow]) -> list[Point]:
     """All points, the one with most policies (and then most rows) first: that is where policies are compared."""
     drafted = [row for row in rows if row.drafts]
-    budgeted = [row for row in drafted if policy_name(row.policy) not in _READ_EVERYTHING] or drafted
+    budgeted = [row for row in drafted if selects(row.policy)] or drafted
     count = Counter(point_of(row) for row in budgeted)
     policies = {point: len({row.policy for row in budgeted if point_of(row) == point}) for point in count}
     return sorted(count, key=lambda point: (-policies[point], -count[point]))
-
-
-def acceptance(rows: Sequence[AcceptanceRow]) -> Interval:
-    """Accepted drafts per iteration, mean over prompts."""
-    return bootstrap_mean([row.accepted_per_iteration for row in rows])
 
 
 def position_rates(rows: Sequence[AcceptanceRow]) -> list[float]:
@@ -88,52 +102,95 @@ def position_rates(rows: Sequence[AcceptanceRow]) -> list[float]:
     return rates
 
 
-def ratio_of_means(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Mean of one side over mean of the other, prompt by prompt the same, with its 95 % bootstrap interval.
+@dataclass(frozen=True)
+class AcceptanceSummary:
+    """One setting's rows together.
 
-    Prompts are drawn anew as pairs (Efron 1979); a draw in which the other side's mean is 0 counts as infinite.
+    Attributes
+    ----------
+    accepted : Interval
+        Mean over prompts of accepted drafts per iteration, with its 95 % bootstrap interval.
+    lowest, highest : float
+        The hardest and the easiest prompt.
+    by_position : list of float
+        Share of the drafts at distance 1, 2, ... that were accepted, all prompts pooled; empty where not counted.
+    draft_kv_share, recall, correct : float or None
+        Means over prompts, where known.
+
     """
-    data = np.array([ours, theirs], dtype=np.float64)
-    picks = np.random.default_rng(0).integers(0, data.shape[1], size=(10_000, data.shape[1]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.nan_to_num(np.divide(*data[:, picks].mean(-1)), nan=np.inf)
-        ratio = float(np.divide(*data.mean(-1)))
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return Interval(ratio, float(low), float(high))
+
+    policy: str
+    num_speculative_tokens: int
+    kv_budget: float
+    prompts: int
+    accepted: Interval
+    lowest: float
+    highest: float
+    by_position: list[float]
+    draft_kv_share: float
+    recall: float | None
+    correct: float | None
+
+
+def summarise(rows: Iterable[AcceptanceRow]) -> list[AcceptanceSummary]:
+    """Sum rows up by label, draft length and budget, in order of appearance; prompts without drafts do not count."""
+    settings: dict[tuple[str, Point], list[AcceptanceRow]] = {}
+    for row in rows:
+        if row.drafts:
+            settings.setdefault((row.policy, point_of(row)), []).append(row)
+    return [summary_of(group) for group in settings.values()]
+
+
+def summary_of(rows: Sequence[AcceptanceRow]) -> AcceptanceSummary:
+    """Sum up the rows of one setting."""
+    accepted, point = [row.accepted_per_iteration for row in rows], point_of(rows[0])
+    recalls = [row.recall for row in rows if row.recall is not None]
+    correct = [row.correct for row in rows if row.correct is not None]
+    return AcceptanceSummary(
+        policy=rows[0].policy,
+        num_speculative_tokens=point.gamma,
+        kv_budget=point.budget,
+        prompts=len(rows),
+        accepted=bootstrap_mean(accepted),
+        lowest=min(accepted),
+        highest=max(accepted),
+        by_position=position_rates(rows),
+        draft_kv_share=statistics.fmean(row.draft_kv_share for row in rows),
+        recall=statistics.fmean(recalls) if recalls else None,
+        correct=statistics.fmean(correct) if correct else None,
+    )
+
+
+def few_prompts(counts: Iterable[int]) -> str:
+    """Say that intervals are over few prompts, if the fewest of them are; empty otherwise."""
+    fewest = min(counts, default=FEW)
+    if fewest >= FEW:
+        return ""
+    return f"Intervals are over {count_text(fewest, 'prompt')}: so few cover the mean less often than 95 %."
 
 
 @dataclass(frozen=True)
 class Pair:
     """One prompt, completed with a policy and with the reference at the same point."""
 
-    workload: str
-    kind: str
-    prompt: str
-    prompt_tokens: int
-    policy: str
-    other: float
-    reference: float
+    other: AcceptanceRow
+    reference: AcceptanceRow
 
     @property
     def difference(self) -> float:
         """Accepted drafts per iteration, the reference's less the policy's."""
-        return self.reference - self.other
+        return self.reference.accepted_per_iteration - self.other.accepted_per_iteration
 
 
 def pairs(rows: Iterable[AcceptanceRow], point: Point, reference: str = REFERENCE) -> dict[str, list[Pair]]:
     """Pair the reference with each other policy, prompt by prompt."""
     groups = by_policy(rows, point)
-    own = {(row.workload, row.prompt, row.prompt_tokens): row for row in groups.get(reference, [])}
+    own = {(row.workload, row.prompt, row.prompt_tokens): row for row in groups.pop(reference, [])}
     found: dict[str, list[Pair]] = {}
     for policy, others in groups.items():
-        if policy == reference:
-            continue
         for row in others:
-            mine = own.get((row.workload, row.prompt, row.prompt_tokens))
-            if mine is not None:
-                accepted = row.accepted_per_iteration, mine.accepted_per_iteration
-                about = row.workload, row.kind, row.prompt, row.prompt_tokens
-                found.setdefault(policy, []).append(Pair(*about, policy, *accepted))
+            if mine := own.get((row.workload, row.prompt, row.prompt_tokens)):
+                found.setdefault(policy, []).append(Pair(row, mine))
     return found
 
 
@@ -159,7 +216,8 @@ class Shape:
     batch: int
 
     def __str__(self) -> str:
-        return f"{tokens_text(self.context)} x {self.batch}"
+        temperature = f", temperature {self.temperature:g}" if self.temperature else ""
+        return f"{tokens_text(self.context)} x {self.batch}{temperature}"
 
 
 @dataclass(frozen=True)
@@ -192,14 +250,6 @@ def speedups(side_by_side: dict[str, ThroughputRow]) -> dict[str, Speedup]:
             each = [speed / base.median for speed in row.tokens_per_second]
             found[label] = Speedup(row, row.median / base.median, min(each), max(each))
     return found
-
-
-def tokens_text(count: int) -> str:
-    """Write a number of tokens the way people do: 512; 16K for 16,384 and for 16,000; 1.5K."""
-    if count < 1000:
-        return str(count)
-    thousands = count / (1024 if count % 512 == 0 else 1000)
-    return f"{thousands:.0f}K" if thousands >= 10 or thousands.is_integer() else f"{thousands:.1f}K"
 
 
 def _labelled(rows: Sequence[ThroughputRow]) -> dict[str, ThroughputRow]:

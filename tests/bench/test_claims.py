@@ -1,29 +1,40 @@
-"""The scripts of ``benchmarks/paper``: what they compute from results, and that their page says what is stored."""
+"""The paper's claims: what is computed of results, and how it is told."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import json
 import statistics
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import report_cases as cases
 from typer.main import get_command
 
+from vegas_bench import claims
+from vegas_bench.claims import (
+    acceptance_vs_stream,
+    collect_two_queries,
+    context_growth,
+    selection_in_kernels,
+    selection_overhead,
+    throughput_vs_best,
+)
 from vegas_bench.measure.variants import variants
 from vegas_bench.measure.vllm_side import speculative_config
 from vegas_bench.results.results import save
 from vegas_spec.cli import app
+from vegas_spec.cli.errors import run
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "paper"
-sys.path.insert(0, str(FOLDER))
-
-SCRIPTS = importlib.import_module("make_readme").SCRIPTS
-CLAIMS: dict[str, Any] = {name: importlib.import_module(name).CLAIM for name in SCRIPTS}
+CLAIMS = {
+    "acceptance_vs_stream": acceptance_vs_stream.CLAIM,
+    "collect_two_queries": collect_two_queries.CLAIM,
+    "context_growth": context_growth.CLAIM,
+    "selection_in_kernels": selection_in_kernels.CLAIM,
+    "selection_overhead": selection_overhead.CLAIM,
+    "throughput_vs_best": throughput_vs_best.CLAIM,
+}
 
 
 def with_all_rows(difference: float) -> Any:
@@ -40,15 +51,9 @@ def with_all_rows(difference: float) -> Any:
     return dataclasses.replace(result, rows=own + other)
 
 
-def test_the_page_says_what_is_stored():
-    page = importlib.import_module("make_readme")
-    text = page.readme(importlib.import_module("_claims").stored_results())
-    assert page.README.read_text(encoding="utf-8") == text, "run: python benchmarks/paper/make_readme.py"
-
-
 def test_what_was_not_measured_is_said_to_be_so():
-    page = importlib.import_module("make_readme").readme([])
-    assert page.count("**Not measured yet.**") == len(SCRIPTS) == 6
+    page = claims.markdown([])
+    assert page.count("**Not measured yet.**") == len(claims.CLAIMS) == len(CLAIMS)
     assert page.count("vegas bench acceptance MODEL") == 2
     assert page.count("vegas bench throughput MODEL") == 3
     assert page.count("\nvegas bench kernels\n") == 1
@@ -142,53 +147,38 @@ def test_growth_with_the_context():
     assert found.verdict == "does not grow throughout"
 
 
-def test_a_script_on_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    file = tmp_path / "throughput.json"
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file, page = tmp_path / "throughput.json", tmp_path / "claims.md"
     save(cases.throughput(), file)
-    main = importlib.import_module("_claims").main
-    monkeypatch.setattr(sys, "argv", ["context_growth.py", str(file)])
-    main(CLAIMS["context_growth"])
+    assert run(app, ["report", str(file), "--claims"]) == 0
     told = capsys.readouterr().out
-    conditions = "Imaginary-8B, Imaginary accelerator, vllm engine, torch 2.11.0, vllm 0.33.0"
-    assert f"{conditions} (`throughput.json`)" in told
+    assert (
+        "Imaginary-8B, Imaginary accelerator, bfloat16, vllm engine, torch 2.11.0, vllm 0.33.0 (`throughput.json`)"
+        in told
+    )
     assert "| batch 16 | 16K 1.6" in told
-    for arguments, says in (
-        ([str(tmp_path / "none.json")], "cannot read"),
-        (["--", "-x"], "go with --run"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["context_growth.py", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main(CLAIMS["context_growth"])
-        assert ended.value.code == 2
-        assert says in capsys.readouterr().err
+    assert told.count("**Not measured yet.**") == 3  # acceptance twice, kernels
+    assert run(app, ["report", str(file), "--claims", "-o", str(page)]) == 0
+    assert page.read_text(encoding="utf-8").strip() == told.strip()
+    assert run(app, ["report", str(file), "--claims", "--json"]) == 0
+    found = {claim["title"]: claim["found"] for claim in json.loads(capsys.readouterr().out)}
+    assert len(found) == len(CLAIMS)
+    assert found["Acceptance against MagicDec-Stream"] == []
+    [growth] = found["Growth with the context"]
+    assert growth["file"] == "throughput.json"
+    assert [finding["verdict"] for finding in growth["findings"]] == ["grows"]
+    assert run(app, ["report", str(file), "--claims", "--plots", str(tmp_path / "plots")]) == 2
+    assert "--claims draws no plots" in capsys.readouterr().err
 
 
-def test_measuring_first(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    claims = importlib.import_module("_claims")
-    ran: list[list[str]] = []
-
-    def bench(command: list[str], check: bool) -> Any:
-        ran.append(command)
-        save(cases.throughput(), Path(command[command.index("--out") + 1]))
-        return SimpleNamespace(returncode=0)
-
-    monkeypatch.setattr(claims.subprocess, "run", bench)
-    arguments = ["x.py", "--run", "some-model", "--out", str(tmp_path / "new.json"), "--", "--repeats", "5"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    claims.main(CLAIMS["selection_overhead"])
-    assert "| vegas, 16K x 16 | 6.0 % |" in capsys.readouterr().out
-    [command] = ran
-    assert command[1:4] == ["bench", "throughput", "some-model"]
-    assert command[-2:] == ["--repeats", "5"]
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_the_commands_are_ones_that_bench_takes(name: str):
     claim = CLAIMS[name]
-    known = {
-        option for command in get_command(app).commands["bench"].commands[claim.kind].params for option in command.opts
-    }
-    assert {part for part in claim.run if part.startswith("--")} <= known
-    if "vllm" in claim.run:
-        for variant in variants(claim.run[claim.run.index("--policies") + 1].split(",")):
+    kind, *rest = claim.run.split()
+    assert kind == claim.kind
+    assert rest[:1] == ([] if kind == "kernels" else ["MODEL"])
+    known = {option for command in get_command(app).commands["bench"].commands[kind].params for option in command.opts}
+    assert {part for part in rest if part.startswith("--")} <= known
+    if "vllm" in rest:
+        for variant in variants(rest[rest.index("--policies") + 1].split(",")):
             speculative_config(variant.config)  # raises if the plugin lacks the policy

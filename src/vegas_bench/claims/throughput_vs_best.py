@@ -1,15 +1,10 @@
-"""Claim: decoding is faster than with the best of the baselines.
-
-python benchmarks/paper/throughput_vs_best.py [RESULTS...]
-python benchmarks/paper/throughput_vs_best.py --run MODEL [-- options of `vegas bench throughput`]
-"""
+"""Decoding is faster than with the best of the baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _claims import Claim, Finding, Range, at, main
-
+from vegas_bench.claims.claim import Claim, Finding, Range
 from vegas_bench.results.results import Result
 from vegas_bench.results.summary import BASELINE, REFERENCE, by_shape, is_rival, policy_name
 
@@ -30,22 +25,16 @@ def measure(result: Result) -> Iterator[Finding]:
             continue
         best = max(baselines, key=lambda label: baselines[label].median)
         ratio = own.median / baselines[best].median
-        where = f"{at(shape.context, shape.batch, shape.temperature)}, of {', '.join(baselines)} the best is {best}"
+        where = f"{shape}, of {', '.join(baselines)} the best is {best}"
         yield Finding(where, f"{ratio:.2f}x", CLAIMED.verdict(ratio))
 
 
 CLAIM = Claim(
-    name="throughput_vs_best",
     title="Throughput over the best baseline",
     statement="Vegas decodes more tokens per second than any baseline.",
     paper="1.15x to 1.29x",
     how="decode throughput, median of the repeats, vegas over the fastest other side of the same shape and run",
     kind="throughput",
     measure=measure,
-    run=[
-        "--engine", "vllm", "--policies", "full,vegas,stream,quest", "--contexts", "16384,32768", "--batches", "16",
-    ],
-)  # fmt: skip
-
-if __name__ == "__main__":
-    main(CLAIM)
+    run="throughput MODEL --engine vllm --policies full,vegas,stream,quest --contexts 16384,32768 --batches 16",
+)

@@ -1,18 +1,14 @@
-"""Claim: the first and the last verified row choose as well as all rows do (Collect-2-Query).
-
-python benchmarks/paper/collect_two_queries.py [RESULTS...]
-python benchmarks/paper/collect_two_queries.py --run MODEL [-- options of `vegas bench acceptance`]
-"""
+"""The first and the last verified row choose as well as all rows do (Collect-2-Query)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _claims import Claim, Finding, main
-
+from vegas_bench.claims.claim import Claim, Finding
 from vegas_bench.results.intervals import bootstrap_mean
 from vegas_bench.results.results import Result
 from vegas_bench.results.summary import pairs, points
+from vegas_bench.results.wording import count_text
 
 ALL_ROWS = "vegas:rows=all"
 
@@ -26,28 +22,20 @@ def measure(result: Result) -> Iterator[Finding]:
             settled = ahead.low > 0 or ahead.high < 0
             verdict = ("two rows better" if ahead.mean > 0 else "all rows better") if settled else "no difference shown"
             yield Finding(
-                f"{point}, {len(compared)} prompts",
+                f"{point}, {count_text(len(compared), 'prompt')}",
                 f"{ahead.mean:+.2f} accepted per iteration ({ahead.low:+.2f} to {ahead.high:+.2f})",
                 verdict,
             )
 
 
 CLAIM = Claim(
-    name="collect_two_queries",
     title="Collect-2-Query against all rows",
-    statement=(
-        "Scoring by the first and the last verified row alone, whose cost does not grow with the draft length, costs "
-        "no acceptance."
-    ),
+    statement="Scoring by the first and the last verified row alone, whose cost does not grow with the draft length, "
+    "costs no acceptance.",
     paper="no figure in its summary",
-    how=(
-        "accepted drafts per iteration, two rows less all rows, prompt by prompt, with the 95 % bootstrap interval "
-        "over prompts"
-    ),
+    how="accepted drafts per iteration, two rows less all rows, prompt by prompt, with the 95 % bootstrap interval "
+    "over prompts",
     kind="acceptance",
     measure=measure,
-    run=["--policies", f"vegas,{ALL_ROWS}", "--workload", "source", "--workload", "needle", "--prompts", "10"],
+    run="acceptance MODEL --policies vegas,vegas:rows=all --workload source --workload needle --prompts 10",
 )
-
-if __name__ == "__main__":
-    main(CLAIM)

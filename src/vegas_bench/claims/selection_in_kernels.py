@@ -1,15 +1,10 @@
-"""Claim: in the kernels, scoring and choosing cost little beside FlashAttention 3.
-
-python benchmarks/paper/selection_in_kernels.py [RESULTS...]
-python benchmarks/paper/selection_in_kernels.py --run [-- options of `vegas bench kernels`]
-"""
+"""In the kernels, scoring and choosing cost little beside FlashAttention 3."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _claims import Claim, Finding, Range, main
-
+from vegas_bench.claims.claim import Claim, Finding, Range
 from vegas_bench.results.results import Result
 
 CLAIMED = Range(5.9, 9.4)
@@ -25,7 +20,6 @@ def measure(result: Result) -> Iterator[Finding]:
 
 
 CLAIM = Claim(
-    name="selection_in_kernels",
     title="Selection overhead of the kernels",
     statement="Scoring every key and choosing from the scores adds little to FlashAttention 3.",
     paper="5.9 % to 9.4 %",
@@ -35,8 +29,5 @@ CLAIM = Claim(
     ),
     kind="kernels",
     measure=measure,
-    run=[],
+    run="kernels",
 )
-
-if __name__ == "__main__":
-    main(CLAIM)

@@ -1,15 +1,10 @@
-"""Claim: choosing the KV entries costs little, since verification has scored them already.
-
-python benchmarks/paper/selection_overhead.py [RESULTS...]
-python benchmarks/paper/selection_overhead.py --run MODEL [-- options of `vegas bench throughput`]
-"""
+"""Choosing the KV entries costs little, since verification has scored them already."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _claims import Claim, Finding, Range, at, main
-
+from vegas_bench.claims.claim import Claim, Finding, Range
 from vegas_bench.results.results import Result
 from vegas_bench.results.summary import by_shape, policy_name
 
@@ -23,13 +18,10 @@ def measure(result: Result) -> Iterator[Finding]:
             if row.selection_overhead is not None and policy_name(label) in CLAIMED:
                 share = 100 * row.selection_overhead
                 verdict = CLAIMED[policy_name(label)].verdict(round(share, 1))
-                yield Finding(
-                    f"{label}, {at(shape.context, shape.batch, shape.temperature)}", f"{share:.1f} %", verdict
-                )
+                yield Finding(f"{label}, {shape}", f"{share:.1f} %", verdict)
 
 
 CLAIM = Claim(
-    name="selection_overhead",
     title="Selection overhead",
     statement="Selecting costs less than with Quest and SpecExtend.",
     paper="5.9 % to 9.4 %; Quest 21.7 %, SpecExtend 11.2 % to 29.1 %",
@@ -37,8 +29,5 @@ CLAIM = Claim(
     kind="throughput",
     measure=measure,
     # In the embedded engine: vLLM's clock does not tell the choosing of quest and specextend from drafting.
-    run=["--policies", "full,vegas,quest,specextend", "--contexts", "16384,32768", "--batches", "4"],
+    run="throughput MODEL --policies full,vegas,quest,specextend --contexts 16384,32768 --batches 4",
 )
-
-if __name__ == "__main__":
-    main(CLAIM)

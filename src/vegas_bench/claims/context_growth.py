@@ -1,18 +1,14 @@
-"""Claim: the longer the context, the more there is to win.
-
-python benchmarks/paper/context_growth.py [RESULTS...]
-python benchmarks/paper/context_growth.py --run MODEL [-- options of `vegas bench throughput`]
-"""
+"""The longer the context, the more there is to win."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from _claims import Claim, Finding, main
-
+from vegas_bench.claims.claim import Claim, Finding
 from vegas_bench.results.results import Result
-from vegas_bench.results.summary import REFERENCE, by_shape, speedups, tokens_text
+from vegas_bench.results.summary import REFERENCE, by_shape, speedups
+from vegas_bench.results.wording import tokens_text
 
 
 def measure(result: Result) -> Iterator[Finding]:
@@ -33,15 +29,11 @@ def measure(result: Result) -> Iterator[Finding]:
 
 
 CLAIM = Claim(
-    name="context_growth",
     title="Growth with the context",
     statement="The speedup over plain decoding grows with the length of the context.",
     paper="no figure in its summary",
     how="decode throughput, median of the repeats, vegas over plain decoding in the same run, by context",
     kind="throughput",
     measure=measure,
-    run=["--engine", "vllm", "--policies", "full,vegas", "--contexts", "8192,16384,32768,65536", "--batches", "4"],
+    run="throughput MODEL --engine vllm --policies full,vegas --contexts 8192,16384,32768,65536 --batches 4",
 )
-
-if __name__ == "__main__":
-    main(CLAIM)
