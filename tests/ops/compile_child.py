@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.ops import test_select_kv, test_sparse_attention, test_verify_attention
+from tests.ops import drafting, selection, verification
 from tests.ops.cases import make_batch
 from vegas_spec.ops import tuning
 from vegas_spec.ops.plan import VerifyPlan
@@ -110,28 +110,28 @@ def verify(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype = torch.
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "layout": "joint_nhd"}
     batch = make_batch([7, 7], [40, 20], dtype=dtype, cache_dtype=options.pop("cache", None), **shape)
     settings = {name: options.pop(name) for name in ("window", "granularity") if name in options}
-    plan = test_verify_attention.make_plan(batch, torch.device("cpu"), tuning=None, max_query_len=7, **settings)
+    plan = verification.make_plan(batch, torch.device("cpu"), tuning=None, max_query_len=7, **settings)
     plan.launch(batch.query_start_loc, batch.seq_lens)
-    test_verify_attention.run(test_verify_attention.launch, batch, plan, **options)
+    verification.run(verification.launch, batch, plan, **options)
     return plan
 
 
 def select(granularity: str) -> None:
     """Compile a selection, and the sum over heads that one per layer begins with."""
-    plan = test_select_kv.make_plan([40, 30], torch.device("cpu"), kv_heads=2, granularity=granularity)
+    plan = selection.make_plan([40, 30], torch.device("cpu"), kv_heads=2, granularity=granularity)
     counts, table = torch.tensor([20, 20], dtype=torch.int32), torch.zeros((2, 4), dtype=torch.int32)
-    test_select_kv.run(test_select_kv.launch, plan, counts, table, tail=13)
+    selection.run(selection.launch, plan, counts, table, tail=13)
 
 
 def draft(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype = torch.bfloat16, **options: Any) -> None:
     """Compile a draft step's attention."""
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "layout": "joint_nhd"}
     batch = make_batch([1, 1], [40, 20], dtype=dtype, cache_dtype=options.pop("cache", None), **shape)
-    slots = test_sparse_attention.make_lists(batch, [16, 8], [30, 15], kv_heads, 0)
+    slots = drafting.make_lists(batch, [16, 8], [30, 15], kv_heads, 0)
     ints = [torch.tensor(each, dtype=torch.int32) for each in ([16, 8], [30, 15])]
     sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim, "max_requests": 2}
     workspace = SparseWorkspace.allocate(**sizes, device="cpu")
-    test_sparse_attention.run(test_sparse_attention.launch, batch, slots, *ints, workspace, **options)
+    drafting.run(drafting.launch, batch, slots, *ints, workspace, **options)
 
 
 def truncate() -> None:
@@ -156,7 +156,7 @@ def main() -> None:
         select("kv_head")
     with gpu(86, found):
         verify(16, 8, 256, softcap=50.0)
-        verify(16, 8, 256, score="none", window=1024)
+        verify(16, 8, 256, score=None, window=1024)
         draft(16, 8, 256, softcap=50.0)
     with gpu(89, found):
         verify(32, 8, 128, cache=fp8, scales=scales)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.ops import test_select_kv, test_sparse_attention, test_verify_attention
+from tests.ops import drafting, selection, verification
 from tests.ops.cases import LAYOUTS, make_batch
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, truncate_logits, verify_attention
 from vegas_spec.ops.truncate_logits import reference
@@ -19,8 +19,8 @@ SHAPES = ((32, 8, 128), (16, 8, 128), (64, 8, 64), (14, 2, 64), (28, 4, 128), (1
 def test_long_ragged_verification(device, heads, kv_heads, head_dim):
     query_lens, seq_lens = [7, 7, 0, 1, 7, 3], [9000, 700, 0, 4097, 16_384, 3]
     batch = make_batch(query_lens, seq_lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, device=device)
-    test_verify_attention.check(batch, device, score="weight")
-    test_verify_attention.check(batch, device, score="logit")
+    verification.check(batch, device, score="weight")
+    verification.check(batch, device, score="logit")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -30,19 +30,19 @@ def test_layouts_of_a_long_verification(device, layout, cache_dtype):
         [7, 7], [3000, 5000], heads=8, head_dim=128, layout=layout, cache_dtype=cache_dtype, device=device
     )
     scales = (None, None) if cache_dtype is None else tuple(torch.tensor([s], device=device) for s in (0.5, 2.0))
-    test_verify_attention.check(batch, device, scales=scales)
+    verification.check(batch, device, scales=scales)
 
 
 def test_long_selection(device):
     prefix_lens = [131_072, 20_000, 1, 4096]
-    plan = test_select_kv.make_plan(prefix_lens, device, kv_heads=4)
-    test_select_kv.check(plan, prefix_lens, [6554, 20_000, 1, 256], device, tail=13)
+    plan = selection.make_plan(prefix_lens, device, kv_heads=4)
+    selection.check(plan, prefix_lens, [6554, 20_000, 1, 256], device, tail=13)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
 def test_long_lists(device, heads, kv_heads, head_dim):
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    test_sparse_attention.check(device, [900, 3, 5000], [4000, 3, 9000], [4006, 3, 9001], **shape)
+    drafting.check(device, [900, 3, 5000], [4000, 3, 9000], [4006, 3, 9001], **shape)
 
 
 @pytest.mark.parametrize("granularity", ["kv_head", "layer"])

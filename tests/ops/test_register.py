@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import make_batch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.ops.cases import make_batch
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
 
 

@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from vegas_spec.config import Granularity
+from vegas_spec.ops import record
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
 from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.plan_kernel import plan_kernel
@@ -19,10 +20,6 @@ ALIGNMENT_SLACK = 8
 
 MERGED_PARTS = 32
 """Parts of a request whose heads select together."""
-
-RECORD = 16
-"""Integers per program: request, head, tile, units, tiles, head_start, row_start, query_len, seq_len, score_offset,
-share, step, the rest unused. A step other than 0 says that a program's heads are whole and lie so many heads apart."""
 
 SCORE_ALIGNMENT = 16
 """A request's scores start at a multiple of this many entries, so that they are read in whole vectors."""
@@ -46,8 +43,8 @@ class VerifyPlan:
     tile_starts : Tensor
         Tiles (per KV head) before each request, int32, shape ``[max_requests + 1]``.
     programs : Tensor
-        Where each program's share begins and what it needs to know of that request, in one record, so that a program
-        waits for memory once before it starts; int32, shape ``[num_programs, RECORD]``.
+        Where each program's share begins and what it needs to know of that request, one record each; int32, shape
+        ``[num_programs, record.LENGTH]``, fields in `vegas_spec.ops.record`.
     prefix_lens : Tensor
         ``n = seq_len - query_len + 1``, 0 for a padding row, int32, shape ``[max_requests]``.
     score_offsets : Tensor
@@ -159,7 +156,7 @@ class VerifyPlan:
             tuning=tuning,
             num_programs=num_programs,
             tile_starts=ints(max_requests + 1),
-            programs=ints(num_programs, RECORD),
+            programs=ints(num_programs, record.LENGTH.value),
             prefix_lens=ints(max_requests),
             score_offsets=ints(max_requests),
             dropped=ints(1),
@@ -244,22 +241,23 @@ class VerifyPlan:
             self.dropped.add_((active & ~fits).sum())
 
         units = ends * self.num_kv_heads
-        pairs, longest = int((tiles > 0).sum()) * self.num_kv_heads, int(tiles.max())
-        even = -(-int(units[-1]) // self.num_programs)
+        working = tiles[tiles > 0]
+        total, longest = int(tiles.sum()) * self.num_kv_heads, max(tiles.tolist(), default=0)
+        pairs = len(working) * self.num_kv_heads
+        even = -(-total // self.num_programs)
         splits = self.num_programs // max(pairs, 1)
         whole = -(-longest // splits) if splits else -(-pairs // self.num_programs) * longest
         aligned = whole * 100 <= even * (100 + ALIGNMENT_SLACK)
         share = whole if aligned else even
-        working = tiles[tiles > 0]
         rounds = -(-pairs // self.num_programs)
         leading_and_same = bool((tiles[: len(working)] == longest).all())
         step = -(-pairs // rounds) if aligned and rounds > 1 and leading_and_same else 0
         self.programs.zero_()
-        self.programs[:, 10] = share
-        self.programs[:, 11] = step
+        self.programs[:, record.SHARE.value] = share
+        self.programs[:, record.STEP.value] = step
         for program in range(self.num_programs):
             start = program * (longest if step else share)
-            count = min(share, int(units[-1]) - start)
+            count = min(share, total - start)
             if step:
                 count = -(-(pairs - program) // step) * longest if program < step else 0
             if count <= 0:
@@ -268,9 +266,14 @@ class VerifyPlan:
             begin, per_head = int(units[request] - tiles[request] * self.num_kv_heads), int(tiles[request])
             head = (start - begin) // per_head
             head_start = begin + head * per_head
-            fields = [request, head, start - head_start, count, per_head, head_start, int(query_start_loc[request])]
-            fields += [int(query_lens[request]), int(seq_lens[request]), int(self.score_offsets[request])]
-            self.programs[program, :10] = torch.tensor(fields, dtype=torch.int32)
+            fields = {
+                record.REQUEST: request, record.HEAD: head, record.TILE: start - head_start, record.UNITS: count,
+                record.TILES: per_head, record.HEAD_START: head_start, record.ROW_START: query_start_loc[request],
+                record.QUERY_LEN: query_lens[request], record.SEQ_LEN: seq_lens[request],
+                record.SCORE_OFFSET: self.score_offsets[request],
+            }  # fmt: skip
+            for field, value in fields.items():
+                self.programs[program, field.value] = value
 
     def launch(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
         """Do as `prepare` says, in one kernel."""
@@ -291,26 +294,6 @@ class VerifyPlan:
             PROGRAMS=self.num_programs,
             BATCH=max(16, triton.next_power_of_2(batch)),
             ALIGNMENT=SCORE_ALIGNMENT,
-            RECORD=RECORD,
             SLACK=ALIGNMENT_SLACK,
             num_warps=4,
         )
-
-
-def parts_of(
-    programs: Tensor, tile_starts: Tensor, request: int, head: int, kv_heads: int, tile: int, prefix: int
-) -> list[tuple[int, int, int]]:
-    """Slot, first position and end of every part of a request's head, as the kernels compute them."""
-    share, before = int(programs[0, 10]), int(tile_starts[request])
-    tiles = int(tile_starts[request + 1]) - before
-    if int(programs[0, 11]):
-        return [(request * kv_heads + head, 0, prefix)]
-    head_start = before * kv_heads + head * tiles
-    first = head_start // share
-    bounds = [max(0, program * share - head_start) for program in range(first, (head_start + tiles - 1) // share + 1)]
-    ends = [*bounds[1:], tiles]
-    pair = request * kv_heads + head
-    return [
-        (first + part + pair, min(start * tile, prefix), min(end * tile, prefix))
-        for part, (start, end) in enumerate(zip(bounds, ends, strict=True))
-    ]

@@ -6,13 +6,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from vegas_spec.ops import record
+
 
 @triton.jit
 def plan_kernel(
     query_start_loc,  # [batch + 1]
     seq_lens,  # [batch]
     tile_starts,  # [max_requests + 1], written
-    programs,  # [PROGRAMS, RECORD], written
+    programs,  # [PROGRAMS, record.LENGTH], written
     prefix_lens,  # [max_requests], written
     score_offsets,  # [max_requests], written
     dropped,  # [1], added to
@@ -24,7 +26,6 @@ def plan_kernel(
     PROGRAMS: tl.constexpr,
     BATCH: tl.constexpr,  # batch, padded to a power of two
     ALIGNMENT: tl.constexpr,
-    RECORD: tl.constexpr,
     SLACK: tl.constexpr,
 ):
     """Every program lays out the whole batch; the first one writes that, and each the records of 16 programs."""
@@ -71,22 +72,22 @@ def plan_kernel(
     count = tl.where(in_rounds, own_rounds * longest, tl.minimum(share, units - start))
     # Padding entries repeat the last end, so they never lie before a program that has work.
     begins = (ends * KV_HEADS)[None, :] <= start[:, None]
-    own = tl.sum(begins.to(tl.int32), 1)
-    here = request[None, :] == own[:, None]
-    record = programs + program * RECORD
+    first_request = tl.sum(begins.to(tl.int32), 1)
+    here = request[None, :] == first_request[:, None]
+    own = programs + program * record.LENGTH
     mask = program < PROGRAMS
     begin = tl.sum(tl.where(here, ((ends - tiles) * KV_HEADS)[None, :], 0), 1)
     per_head = tl.sum(tl.where(here, tiles[None, :], 0), 1)
     head = (start - begin) // tl.maximum(per_head, 1)
-    tl.store(record, own, mask=mask)
-    tl.store(record + 1, head, mask=mask)
-    tl.store(record + 2, start - begin - head * per_head, mask=mask)
-    tl.store(record + 3, count, mask=mask)
-    tl.store(record + 4, per_head, mask=mask)
-    tl.store(record + 5, begin + head * per_head, mask=mask)
-    tl.store(record + 6, tl.sum(tl.where(here, row_start[None, :], 0), 1), mask=mask)
-    tl.store(record + 7, tl.sum(tl.where(here, query_len[None, :], 0), 1), mask=mask)
-    tl.store(record + 8, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
-    tl.store(record + 9, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
-    tl.store(record + 10, share, mask=mask)
-    tl.store(record + 11, step, mask=mask)
+    tl.store(own + record.REQUEST, first_request, mask=mask)
+    tl.store(own + record.HEAD, head, mask=mask)
+    tl.store(own + record.TILE, start - begin - head * per_head, mask=mask)
+    tl.store(own + record.UNITS, count, mask=mask)
+    tl.store(own + record.TILES, per_head, mask=mask)
+    tl.store(own + record.HEAD_START, begin + head * per_head, mask=mask)
+    tl.store(own + record.ROW_START, tl.sum(tl.where(here, row_start[None, :], 0), 1), mask=mask)
+    tl.store(own + record.QUERY_LEN, tl.sum(tl.where(here, query_len[None, :], 0), 1), mask=mask)
+    tl.store(own + record.SEQ_LEN, tl.sum(tl.where(here, seq_len[None, :], 0), 1), mask=mask)
+    tl.store(own + record.SCORE_OFFSET, tl.sum(tl.where(here, score_offset[None, :], 0), 1), mask=mask)
+    tl.store(own + record.SHARE, share, mask=mask)
+    tl.store(own + record.STEP, step, mask=mask)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from vegas_spec.ops import record
+
 
 @triton.jit
 def merge_heads_kernel(
@@ -177,7 +179,7 @@ def select_kernel(
     positions,  # [batch, GROUPS, width], written if POSITIONS
     levels,  # [heads, score_capacity] int16
     histogram,  # [slots, LEVELS]
-    programs,  # [programs of the verification, RECORD]
+    programs,  # [programs of the verification, record.LENGTH]
     tile_starts,  # [max_requests + 1]
     prefix_lens,  # [max_requests]
     score_offsets,  # [max_requests]
@@ -191,7 +193,6 @@ def select_kernel(
     block_size,
     GROUPS: tl.constexpr,
     TILE: tl.constexpr,
-    RECORD: tl.constexpr,
     SHARERS: tl.constexpr,
     PARTS: tl.constexpr,  # parts per request if GROUPS is 1 and the heads were summed, 0 otherwise
     LEVELS: tl.constexpr,
@@ -227,15 +228,15 @@ def select_kernel(
     else:
         program = tl.program_id(0) // SHARERS
         turn = tl.program_id(0) % SHARERS
-        record = programs + program * RECORD
-        request = tl.load(record)
-        head = tl.load(record + 1)
-        tile = tl.load(record + 2)
-        units = tl.load(record + 3)
-        tiles = tl.load(record + 4)
-        head_start = tl.load(record + 5)
-        share = tl.load(record + 10)
-        step = tl.load(record + 11)
+        own = programs + program * record.LENGTH
+        request = tl.load(own + record.REQUEST)
+        head = tl.load(own + record.HEAD)
+        tile = tl.load(own + record.TILE)
+        units = tl.load(own + record.UNITS)
+        tiles = tl.load(own + record.TILES)
+        head_start = tl.load(own + record.HEAD_START)
+        share = tl.load(own + record.SHARE)
+        step = tl.load(own + record.STEP)
         while units > 0:
             tile_stop = tl.minimum(tiles, tile + units)
             units -= tile_stop - tile
@@ -243,15 +244,10 @@ def select_kernel(
                 prefix = tl.load(prefix_lens + request)
                 offset = tl.load(score_offsets + request)
                 count = tl.minimum(tl.load(counts + request), prefix)
-                first_program = head_start // share
-                parts = (head_start + tiles - 1) // share - first_program + 1
-                part = program - first_program
                 pair = request * GROUPS + head
-                first_slot = first_program + pair
-                if step > 0:
-                    parts = 1
-                    part = 0
-                    first_slot = pair
+                first, parts = record.parts_of_head(head_start, tiles, share, step)
+                first_slot = record.slot_of_part(first, pair, step)
+                part = record.slot_of_part(program, pair, step) - first_slot
                 row = pair.to(tl.int64) * width
                 level_row = levels + head.to(tl.int64) * score_capacity + tl.multiple_of(tl.maximum(offset, 0), 16)
                 _select_part(
@@ -262,13 +258,7 @@ def select_kernel(
                 )  # fmt: skip
                 turn = SHARERS
             turn -= 1
-            head_start += tiles
             tile = 0
-            head += tl.maximum(step, 1)
-            if (head >= GROUPS) & (units > 0):
-                request += head // GROUPS
-                head = head % GROUPS
-                if step == 0:
-                    while tl.load(tile_starts + request + 1) * GROUPS <= head_start:  # a padding row
-                        request += 1
-                tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
+            request, head, tiles, head_start, _ = record.next_head(
+                request, head, tiles, head_start, step, units, tile_starts, GROUPS
+            )

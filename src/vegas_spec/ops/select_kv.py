@@ -133,7 +133,7 @@ def launch(
         slots, slots if positions is None else positions, levels, histogram, programs, tile_starts, prefix_lens,
         score_offsets, counts, block_table, block_table.stride(0), block_table.shape[1], levels.shape[1], width, tail,
         block_size,
-        GROUPS=groups, TILE=tile, RECORD=programs.shape[1], SHARERS=SELECT.sharers,
+        GROUPS=groups, TILE=tile, SHARERS=SELECT.sharers,
         PARTS=MERGED_PARTS if together else 0, LEVELS=LEVELS, CHUNK=SELECT.chunk, MERGED_CHUNK=SELECT.merge_chunk,
         POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,

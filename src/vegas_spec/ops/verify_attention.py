@@ -19,7 +19,8 @@ from vegas_spec.ops.checks import (
     refuse,
 )
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
-from vegas_spec.ops.plan import VerifyPlan, parts_of
+from vegas_spec.ops.plan import VerifyPlan
+from vegas_spec.ops.record import positions_of_parts
 from vegas_spec.ops.register import register
 from vegas_spec.ops.tuning import launch_options
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS, verify_kernel
@@ -198,7 +199,6 @@ def launch(
         DIM=partial_out.shape[1],
         TILE=tile,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
-        RECORD=programs.shape[1],
         SCORE=score,
         COUNT=count,
         ALL_ROWS=rows == "all",
@@ -294,7 +294,9 @@ def reference(
         level = to_levels(x[:, :prefix], score)  # type: ignore[arg-type]
         levels[:, offset : offset + prefix] = level
         for head in range(level.shape[0] if count else 0):
-            for slot, first, last in parts_of(programs, tile_starts, request, head, level.shape[0], tile, prefix):
+            for slot, first, last in positions_of_parts(
+                programs, tile_starts, request, head, level.shape[0], tile, prefix
+            ):
                 histogram[slot] = torch.bincount(level[head, first:last].int(), minlength=LEVELS).int()
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from vegas_spec.ops import record
 from vegas_spec.ops.tiles import block_number, capped, load_tile, merge_parts, place_in_block, token_offset
 
 SAMPLE_KEYS = 128
@@ -129,7 +130,7 @@ def verify_kernel(
     key_scale,  # [1]
     value_scale,  # [1]
     tile_starts,  # [max_requests + 1]
-    programs,  # [PROGRAMS, RECORD]
+    programs,  # [PROGRAMS, record.LENGTH] int32
     score_offsets,  # [max_requests]
     levels,  # [KV_HEADS, score_capacity] int16, written
     histogram,  # [slots, LEVELS], written if COUNT
@@ -152,7 +153,6 @@ def verify_kernel(
     DIM: tl.constexpr,  # HEAD_DIM, padded to a power of two
     TILE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
-    RECORD: tl.constexpr,
     SCORE: tl.constexpr,  # "none", "weight", "logit"
     COUNT: tl.constexpr,  # whether the histogram is filled
     ALL_ROWS: tl.constexpr,
@@ -169,19 +169,19 @@ def verify_kernel(
     if EARLY:
         tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
-    record = programs + program * RECORD
-    request = tl.load(record)
-    head = tl.load(record + 1)
-    tile = tl.load(record + 2)
-    units = tl.load(record + 3)
-    tiles = tl.load(record + 4)
-    head_start = tl.load(record + 5)
-    row_start = tl.load(record + 6)
-    query_len = tl.load(record + 7)
-    seq_len = tl.load(record + 8)
-    score_offset = tl.load(record + 9)
-    share = tl.load(record + 10)
-    step = tl.load(record + 11)
+    own = programs + program * record.LENGTH
+    request = tl.load(own + record.REQUEST)
+    head = tl.load(own + record.HEAD)
+    tile = tl.load(own + record.TILE)
+    units = tl.load(own + record.UNITS)
+    tiles = tl.load(own + record.TILES)
+    head_start = tl.load(own + record.HEAD_START)
+    row_start = tl.load(own + record.ROW_START)
+    query_len = tl.load(own + record.QUERY_LEN)
+    seq_len = tl.load(own + record.SEQ_LEN)
+    score_offset = tl.load(own + record.SCORE_OFFSET)
+    share = tl.load(own + record.SHARE)
+    step = tl.load(own + record.STEP)
 
     column = tl.arange(0, COLUMNS)
     dim = tl.arange(0, DIM)
@@ -196,6 +196,7 @@ def verify_kernel(
     while units > 0:
         tile_stop = tl.minimum(tiles, tile + units)
         units -= tile_stop - tile
+        pair = request * KV_HEADS + head
         prefix = seq_len - query_len + 1
         if WINDOW:
             skipped = tl.maximum(prefix - window, 0) // TILE
@@ -256,8 +257,8 @@ def verify_kernel(
             level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
             if COUNT:
                 # Every program counts for itself: thousands of programs' atomics on one row's few levels would queue.
-                counter = request * KV_HEADS + head + tl.where(step > 0, 0, program)
-                histogram_row = histogram + counter.to(tl.int64) * LEVELS
+                slot = record.slot_of_part(program, pair, step).to(tl.int64)
+                histogram_row = histogram + slot * LEVELS
                 tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
                 tl.debug_barrier()  # every thread's zeros are there before another one counts
 
@@ -287,12 +288,10 @@ def verify_kernel(
                     HEAD_DIM, DIM, TILE, BLOCK_SIZE, SOFTCAP, WINDOW,
                 )  # fmt: skip
 
-        first_part = head_start // share
-        parts = tl.where(step > 0, 1, (head_start + tiles - 1) // share - first_part + 1)
-        pair = request * KV_HEADS + head
+        first, parts = record.parts_of_head(head_start, tiles, share, step)
         finished = parts == 1
         if parts > 1:
-            slot = (program + pair).to(tl.int64)
+            slot = record.slot_of_part(program, pair, step).to(tl.int64)
             tl.store(partial_out + slot * DIM * COLUMNS + dim[:, None] * COLUMNS + column[None, :], acc)
             tl.store(partial_stats + slot * 2 * COLUMNS + column, reference)
             tl.store(partial_stats + (slot * 2 + 1) * COLUMNS + column, sums)
@@ -300,9 +299,8 @@ def verify_kernel(
             finished = tl.atomic_add(arrivals + pair, 1, sem="acq_rel") == parts - 1
             if finished:
                 tl.store(arrivals + pair, 0)
-                acc, sums, reference = merge_parts(
-                    partial_out, partial_stats, first_part + pair, parts, DIM, COLUMNS
-                )  # fmt: skip
+                first_slot = record.slot_of_part(first, pair, step)
+                acc, sums, reference = merge_parts(partial_out, partial_stats, first_slot, parts, DIM, COLUMNS)
         if finished:
             if SINKS:
                 sums += tl.exp2(sink - reference)
@@ -316,16 +314,11 @@ def verify_kernel(
             if LSE:
                 tl.store(lse + place_out * stride_lse_row + query_head, (reference + tl.log2(sums)) * _LN2, mask=real)
 
-        head_start += tiles
         tile = 0
-        head += tl.maximum(step, 1)
-        if (head >= KV_HEADS) & (units > 0):
-            request += head // KV_HEADS
-            head = head % KV_HEADS
-            if step == 0:
-                while tl.load(tile_starts + request + 1) * KV_HEADS <= head_start:  # a padding row
-                    request += 1
-            tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
+        request, head, tiles, head_start, moved = record.next_head(
+            request, head, tiles, head_start, step, units, tile_starts, KV_HEADS
+        )
+        if moved:
             row_start = tl.load(query_start_loc + request)
             query_len = tl.load(query_start_loc + request + 1) - row_start
             seq_len = tl.load(seq_lens + request)

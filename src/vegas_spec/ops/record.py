@@ -1,0 +1,84 @@
+"""What a program of the verification starts from, by name, and how it walks on from there.
+
+A program's share is a run of tiles over one or more heads. Its record in `VerifyPlan.programs` says where the share
+begins and what a program has to know of that head, so that it waits for memory once before it starts. Kernels read the
+fields as ``programs + program * record.LENGTH + record.SHARE``, Python as ``programs[:, record.SHARE.value]``.
+"""
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+REQUEST = tl.constexpr(0)  # of the share's first head
+HEAD = tl.constexpr(1)  # KV head of that request
+TILE = tl.constexpr(2)  # first tile, counted from the head's own first one
+UNITS = tl.constexpr(3)  # tiles of the whole share; 0 or less: nothing to do
+TILES = tl.constexpr(4)  # tiles of each of the request's heads
+HEAD_START = tl.constexpr(5)  # tiles of the batch before that head
+ROW_START = tl.constexpr(6)  # the request's first query row
+QUERY_LEN = tl.constexpr(7)
+SEQ_LEN = tl.constexpr(8)
+SCORE_OFFSET = tl.constexpr(9)  # where the request's scores begin, or -1
+SHARE = tl.constexpr(10)  # tiles per program, the same for all
+STEP = tl.constexpr(11)  # not 0: a program's heads are whole and lie so many heads apart; the same for all
+LENGTH = tl.constexpr(16)  # 64 bytes: a power of two, so that no record lies across two lines of the cache
+
+
+@triton.jit
+def next_head(request, head, tiles, head_start, step, units, tile_starts, KV_HEADS: tl.constexpr):
+    """The request, head, tiles and start of the program's next head, and whether its request is another one.
+
+    Nothing is read while the request stays the same, nor at the end of the share (`units` of 0).
+    """
+    head_start += tiles
+    head += tl.maximum(step, 1)
+    moved = (head >= KV_HEADS) & (units > 0)
+    if moved:
+        request += head // KV_HEADS
+        head = head % KV_HEADS
+        # A program that skips heads is planned only where no padding row lies between requests.
+        if step == 0:
+            while tl.load(tile_starts + request + 1) * KV_HEADS <= head_start:  # a padding row
+                request += 1
+        tiles = tl.load(tile_starts + request + 1) - tl.load(tile_starts + request)
+    return request, head, tiles, head_start, moved
+
+
+# The arithmetic of parts is written so that Python can run it as well (`.fn`): one source of where scratch has what.
+@triton.jit
+def parts_of_head(head_start, tiles, share, step):
+    """The first program that has a part of the head, and how many have one."""
+    first = head_start // share
+    return first, 1 + ((head_start + tiles - 1) // share - first) * (step == 0)
+
+
+@triton.jit
+def slot_of_part(program, pair, step):
+    """Where scratch has the part that `program` has of ``pair = request * kv_heads + head``.
+
+    From one part to the next along the list of tiles, the program or the pair or both go up by one or more: their sum
+    is one part's alone. Whole heads are one part each, of which the pair says it all.
+    """
+    return pair + program * (step == 0)
+
+
+def positions_of_parts(
+    programs: Tensor, tile_starts: Tensor, request: int, head: int, kv_heads: int, tile: int, prefix: int
+) -> list[tuple[int, int, int]]:
+    """Slot, first position and end of every part of a request's head."""
+    share, step = int(programs[0, SHARE.value]), int(programs[0, STEP.value])
+    before, after = tile_starts[request : request + 2].tolist()
+    tiles, pair = after - before, request * kv_heads + head
+    head_start = before * kv_heads + head * tiles
+    first, parts = parts_of_head.fn(head_start, tiles, share, step)
+    return [
+        (
+            slot_of_part.fn(program, pair, step),
+            min(max(program * share - head_start, 0) * tile, prefix),
+            min(((program + 1) * share - head_start) * tile, prefix),
+        )
+        for program in range(first, first + parts)
+    ]
