@@ -88,10 +88,12 @@ def reference(logits: Tensor, states: Tensor, temperature: Tensor, top_k: Tensor
     vocab_size = logits.shape[1]
     grid = torch.arange(1, int(REACH / STEP), dtype=torch.float32, device=logits.device) * STEP - REACH
     for row, state in enumerate(states.tolist()):
+        if state < 0:
+            continue
         heat, count = float(temperature[state]), int(top_k[state])
         mass, least = float(top_p[state]), float(min_p[state])
         asked = count < vocab_size or mass < 1 or least > 0
-        if state < 0 or heat == 0 or not asked or not bool((logits[row] > -torch.inf).any()):
+        if heat == 0 or not asked or not bool((logits[row] > -torch.inf).any()):
             continue
         values = logits[row].float()
         distance = (values - values.max()) / heat

@@ -141,4 +141,4 @@ def sparse_tuning(columns: int, head_dim: int, shared_memory: int, pairs: int, m
 
 def sparse_splits(pairs: int, multiprocessors: int, tuning: SparseTuning) -> int:
     """Into how many parts the list of each of `pairs` requests' KV heads is cut."""
-    return max(1, multiprocessors * tuning.programs_per_multiprocessor // pairs)
+    return max(1, multiprocessors * tuning.programs_per_multiprocessor // max(pairs, 1))
