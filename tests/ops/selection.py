@@ -9,7 +9,7 @@ import torch
 
 from vegas_spec.ops.levels import LEVELS
 from vegas_spec.ops.plan import VerifyPlan
-from vegas_spec.ops.record import positions_of_parts
+from vegas_spec.ops.record import slots_of_tiles
 from vegas_spec.ops.select_kv import launch, reference, select_kv
 from vegas_spec.ops.tuning import VerifyTuning
 
@@ -38,12 +38,12 @@ def count_levels(plan, prefix_lens):
         return
     for request, n in enumerate(prefix_lens):
         offset = int(plan.score_offsets[request])
-        for head in range(plan.groups if offset >= 0 and n else 0):
-            level = plan.levels[head, offset : offset + n].int().cpu()
-            for slot, first, last in positions_of_parts(
-                plan.programs, plan.tile_starts, request, head, plan.groups, plan.tuning.tile, n
-            ):
-                plan.histogram[slot] = torch.bincount(level[first:last], minlength=LEVELS).int()
+        if offset >= 0 and n:
+            slot = slots_of_tiles(plan.programs, plan.tile_starts, request, plan.groups)
+            plan.histogram[slot] = 0
+            slot = slot.repeat_interleave(plan.tuning.tile, 1)[:, :n]
+            level = plan.levels[:, offset : offset + n].long()
+            plan.histogram.index_put_((slot, level), plan.histogram.new_ones(()), accumulate=True)
 
 
 def make_table(prefix_lens, tail, block_size, device, seed=0):

@@ -20,9 +20,18 @@ from torch import Tensor
 
 from vegas_spec.config import Score
 
+# Stored as int16, the smallest type that holds them: scoring writes 2 bytes per key and KV head. The sign is free, so
+# selection marks by -1 what lies outside of a row. More levels would be more counters to sum for every part: 16 KB now.
 LEVELS = 4096
+# Finer steps would order what bfloat16 cannot tell apart, coarser ones would leave more to ties, which go by position.
+# Downwards a weight of 2^-52 is nothing beside the others; upwards 128 rows and heads add up to 2^7, and an estimate
+# may be too low.
 STEPS: dict[Score, int] = {"weight": 64, "logit": 32}
 FLOOR: dict[Score, int] = {"weight": -52, "logit": -96}
+
+SCORE_ALIGNMENT = 16
+"""A request's scores start at a multiple of this many entries and are padded to one, so that threads read whole vectors
+of 8 without a mask inside; 16 are 32 bytes, the least that memory hands out, so no two requests share a sector."""
 
 
 def to_levels(x: Tensor, score: Score) -> Tensor:

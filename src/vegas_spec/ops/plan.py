@@ -11,18 +11,16 @@ from torch import Tensor
 from vegas_spec.config import Granularity
 from vegas_spec.ops import record
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
-from vegas_spec.ops.levels import LEVELS
-from vegas_spec.ops.plan_kernel import plan_kernel
+from vegas_spec.ops.levels import LEVELS, SCORE_ALIGNMENT
+from vegas_spec.ops.plan_kernel import RECORDS, plan_kernel
 from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, shared_memory, verify_tuning
 
 ALIGNMENT_SLACK = 8
-"""Percent of programs' time given up, at most, for shares that end where heads end."""
+"""Percent of programs' time given up, at most, for shares that end where heads end: less than the 10 to 14 % that they
+bring (docs/kernels.md)."""
 
 MERGED_PARTS = 32
 """Parts of a request whose heads select together."""
-
-SCORE_ALIGNMENT = 16
-"""A request's scores start at a multiple of this many entries, so that they are read in whole vectors."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +138,7 @@ class VerifyPlan:
         parts = num_programs + pairs
         counted = 0 if score_capacity == 0 else parts if granularity == "kv_head" else max_requests * MERGED_PARTS
 
+        # Products of `tl.dot` have no side below 16, and blocks are powers of two: hence both in the scratch's shapes.
         def ints(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
@@ -278,7 +277,7 @@ class VerifyPlan:
     def launch(self, query_start_loc: Tensor, seq_lens: Tensor) -> None:
         """Do as `prepare` says, in one kernel."""
         batch = seq_lens.shape[0]
-        plan_kernel[(triton.cdiv(self.num_programs, 16),)](
+        plan_kernel[(triton.cdiv(self.num_programs, RECORDS),)](
             query_start_loc,
             seq_lens,
             self.tile_starts,
@@ -292,8 +291,9 @@ class VerifyPlan:
             TILE=self.tuning.tile,
             KV_HEADS=self.num_kv_heads,
             PROGRAMS=self.num_programs,
+            # One kernel per power of two, compiled at the first step of so many requests, while serving. A warm-up
+            # would stand at the end of `allocate`, which knows the largest: one launch of padding for each.
             BATCH=max(16, triton.next_power_of_2(batch)),
-            ALIGNMENT=SCORE_ALIGNMENT,
             SLACK=ALIGNMENT_SLACK,
             num_warps=4,
         )

@@ -8,6 +8,7 @@ fields as ``programs + program * record.LENGTH + record.SHARE``, Python as ``pro
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -47,17 +48,16 @@ def next_head(request, head, tiles, head_start, step, units, tile_starts, KV_HEA
     return request, head, tiles, head_start, moved
 
 
-# The arithmetic of parts is written so that Python can run it as well (`.fn`): one source of where scratch has what.
 @triton.jit
 def parts_of_head(head_start, tiles, share, step):
     """The first program that has a part of the head, and how many have one."""
     first = head_start // share
-    return first, 1 + ((head_start + tiles - 1) // share - first) * (step == 0)
+    return first, tl.where(step > 0, 1, (head_start + tiles - 1) // share - first + 1)
 
 
 @triton.jit
 def slot_of_part(program, pair, step):
-    """Where scratch has the part that `program` has of ``pair = request * kv_heads + head``.
+    """Where scratch has the part that `program` has of ``pair = request * kv_heads + head``; Python runs it as well.
 
     From one part to the next along the list of tiles, the program or the pair or both go up by one or more: their sum
     is one part's alone. Whole heads are one part each, of which the pair says it all.
@@ -65,20 +65,10 @@ def slot_of_part(program, pair, step):
     return pair + program * (step == 0)
 
 
-def positions_of_parts(
-    programs: Tensor, tile_starts: Tensor, request: int, head: int, kv_heads: int, tile: int, prefix: int
-) -> list[tuple[int, int, int]]:
-    """Slot, first position and end of every part of a request's head."""
-    share, step = int(programs[0, SHARE.value]), int(programs[0, STEP.value])
-    before, after = tile_starts[request : request + 2].tolist()
-    tiles, pair = after - before, request * kv_heads + head
-    head_start = before * kv_heads + head * tiles
-    first, parts = parts_of_head.fn(head_start, tiles, share, step)
-    return [
-        (
-            slot_of_part.fn(program, pair, step),
-            min(max(program * share - head_start, 0) * tile, prefix),
-            min(((program + 1) * share - head_start) * tile, prefix),
-        )
-        for program in range(first, first + parts)
-    ]
+def slots_of_tiles(programs: Tensor, tile_starts: Tensor, request: int, kv_heads: int) -> Tensor:
+    """Slot of the part that each tile of a request's heads belongs to, int64, ``[kv_heads, tiles]``."""
+    first, end = (kv_heads * tile_starts[request : request + 2]).tolist()
+    program = torch.arange(first, end, device=programs.device).view(kv_heads, -1) // programs[0, SHARE.value]
+    pair = request * kv_heads + torch.arange(kv_heads, device=programs.device)[:, None]
+    slots: Tensor = slot_of_part.fn(program, pair, programs[0, STEP.value])
+    return slots

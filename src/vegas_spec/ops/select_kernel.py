@@ -7,6 +7,9 @@ import triton
 import triton.language as tl
 
 from vegas_spec.ops import record
+from vegas_spec.ops.levels import SCORE_ALIGNMENT
+
+_ALIGNMENT = tl.constexpr(SCORE_ALIGNMENT)
 
 
 @triton.jit
@@ -26,8 +29,7 @@ def merge_heads_kernel(
     EARLY: tl.constexpr,
 ):
     """Sum the heads' scores of one part of a request, and count the sums."""
-    ALIGNMENT: tl.constexpr = 16
-    if EARLY:
+    if EARLY:  # as in `verify_kernel`
         tl.extra.cuda.gdc_wait()
     request = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS
@@ -35,14 +37,15 @@ def merge_heads_kernel(
     offset = tl.load(score_offsets + request)
     share = tl.cdiv(tl.cdiv(prefix, PARTS), CHUNK) * CHUNK
     stop = tl.where(offset >= 0, tl.minimum((part + 1) * share, prefix), 0)
-    row = levels + tl.multiple_of(tl.maximum(offset, 0), 16)
+    row = levels + tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
     histogram_row = histogram + tl.program_id(0) * LEVELS
     tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
     tl.debug_barrier()  # every thread's zeros are there before another one counts
     for start in range(part * share, stop, CHUNK):
         position = start + tl.arange(0, CHUNK)
         inside = position < stop
-        loaded = position < (stop + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT  # a row is padded to whole vectors
+        loaded = position < (stop + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT  # a row is padded to whole vectors
+        # Weights add up, their logarithms do not; of `logit`, whose levels stand for logits, the mean is taken.
         if WEIGHT:
             total = tl.zeros([CHUNK], tl.float32)
             for head in tl.static_range(HEADS):
@@ -61,7 +64,9 @@ def merge_heads_kernel(
 
 @triton.jit
 def _write(
-    slots, positions, index, position, mask, table_row, table_width, block_size,
+    slots, positions,  # pointers to a list's first entries
+    index, position, mask,  # [chunk] int32, int32, bool
+    table_row, table_width, block_size,
     BLOCK_SIZE: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """Store the slots (and positions) of chosen positions at their places in the list."""
@@ -69,7 +74,7 @@ def _write(
         block, place = position // BLOCK_SIZE, position % BLOCK_SIZE
     else:
         block, place = position // block_size, position % block_size
-    known = mask & (block < table_width)
+    known = mask & (block < table_width)  # the tail may reach past the last block that the request has
     slot = tl.load(table_row + block, mask=known, other=0) * block_size + place
     tl.store(slots + index, tl.where(known, slot, 0), mask=mask)
     if POSITIONS:
@@ -80,8 +85,11 @@ def _write(
 def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
     """The last level taken, how many of its smallest positions are not, and what the parts before `part` hold.
 
-    Returns the level, the ties to skip, and the positions above the level and at it in earlier parts.
+    Returns the level, the ties to skip, and the positions above the level and at it in earlier parts, all int32. Every
+    part sums all histograms for itself, so that none has to wait for another.
     """
+    # In two steps of 64, coarse levels and those within one, as a table of 64 x 64: two short scans and sums over rows,
+    # instead of one scan over 4,096 levels across all warps.
     COARSE: tl.constexpr = 64
     FINE: tl.constexpr = LEVELS // COARSE
     coarse_bin = tl.arange(0, COARSE)
@@ -90,7 +98,8 @@ def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
     total = tl.zeros([COARSE, FINE], tl.int32)
     earlier = tl.zeros([COARSE, FINE], tl.int32)
     for first in range(0, parts, 2):
-        for ahead in tl.static_range(2):  # two loads in flight
+        # Two loads in flight: a step ends with additions, which would otherwise have to wait for each row by itself.
+        for ahead in tl.static_range(2):
             other = first + ahead
             row = histogram + (first_slot + tl.minimum(other, parts - 1)).to(tl.int64) * LEVELS
             counted = tl.load(row + level)
@@ -111,22 +120,24 @@ def _threshold(histogram, first_slot, part, parts, count, LEVELS: tl.constexpr):
 
 @triton.jit
 def _select_part(
-    slots, positions, level_row, histogram, first_slot, part, parts, start, stop, prefix, count, offset,
+    slots, positions, level_row, histogram,  # pointers to first entries, the last one's of all parts
+    first_slot, part, parts, start, stop, prefix, count, offset,
     table_row, table_width, width, tail, block_size,
     LEVELS: tl.constexpr, CHUNK: tl.constexpr, POSITIONS: tl.constexpr, FIRST: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Write what one part, the positions ``[start, stop)``, has of a request's list; the first part writes the tail."""
     LIST_CHUNK: tl.constexpr = 1024
-    ALIGNMENT: tl.constexpr = 16
     lane = tl.arange(0, CHUNK)
     if offset >= 0:
         # A row of scores is padded to whole vectors, so that a load needs no mask within one.
-        padded = (stop + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        padded = (stop + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        # On their way while the histograms are summed, as is each chunk's successor below while the chunk is ranked.
         level = tl.load(level_row + start + lane, mask=start + lane < padded, other=-1).to(tl.int32)
         last_level, skipped_ties, above_before, ties_before = _threshold(
             histogram, first_slot, part, parts, count, LEVELS
         )
+        # Ties are skipped from the smallest position on, so parts know theirs without asking: the latest are taken.
         begin = above_before + tl.maximum(ties_before - skipped_ties, 0)
         for first in range(start, stop, CHUNK):
             ahead = first + CHUNK + lane
@@ -145,7 +156,8 @@ def _select_part(
             above_before += total & 0xFFFF
             ties_before += total >> 16
             level = next_level
-        # The few positions taken become slots afterwards: most of a chunk's positions need no block number.
+        # The few positions taken become slots afterwards: most of a chunk's positions need no block number. A barrier,
+        # because a position is read back by another thread than the one that has put it into the list.
         tl.debug_barrier()
         end = tl.minimum(above_before + tl.maximum(ties_before - skipped_ties, 0), width)
         place_in_list = tl.arange(0, LIST_CHUNK)
@@ -208,7 +220,7 @@ def select_kernel(
 
     The parts' histograms tell each of them, without waiting for another, what the others take.
     """
-    if EARLY:
+    if EARLY:  # as in `verify_kernel`
         tl.extra.cuda.gdc_wait()
     if PARTS > 0:
         request = tl.program_id(0) // PARTS
@@ -220,7 +232,7 @@ def select_kernel(
         if prefix > 0:
             row = request.to(tl.int64) * width
             _select_part(
-                slots + row, positions + row, levels + tl.multiple_of(tl.maximum(offset, 0), 16), histogram,
+                slots + row, positions + row, levels + tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT), histogram,
                 request * PARTS, part, PARTS, part * share, tl.minimum((part + 1) * share, prefix), prefix, count,
                 offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
                 LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
@@ -237,6 +249,7 @@ def select_kernel(
         head_start = tl.load(own + record.HEAD_START)
         share = tl.load(own + record.SHARE)
         step = tl.load(own + record.STEP)
+        # The walk of `verify_kernel`, so that positions are those which the program there has counted.
         while units > 0:
             tile_stop = tl.minimum(tiles, tile + units)
             units -= tile_stop - tile
@@ -249,7 +262,8 @@ def select_kernel(
                 first_slot = record.slot_of_part(first, pair, step)
                 part = record.slot_of_part(program, pair, step) - first_slot
                 row = pair.to(tl.int64) * width
-                level_row = levels + head.to(tl.int64) * score_capacity + tl.multiple_of(tl.maximum(offset, 0), 16)
+                offset_in_row = tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
+                level_row = levels + head.to(tl.int64) * score_capacity + offset_in_row
                 _select_part(
                     slots + row, positions + row, level_row, histogram, first_slot,
                     part, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,

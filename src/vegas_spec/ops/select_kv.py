@@ -15,7 +15,8 @@ from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
 from vegas_spec.ops.tuning import SELECT, launch_options
 
 FIRST_POSITIONS = 16
-"""Positions at the start that a request without scores keeps, beside the latest ones (StreamingLLM's sinks)."""
+"""Positions at the start that a request without scores keeps, beside the latest ones (StreamingLLM's sinks): as many as
+the policy `stream` keeps, which such a request then drafts like."""
 
 
 def select_kv(
@@ -74,6 +75,30 @@ def select_kv(
     Notes
     -----
     Safe in CUDA graphs, deterministic, allocates nothing. On a CPU the plain-torch `reference` runs.
+
+    Examples
+    --------
+    A request of 30 tokens in blocks 3 and 4, whose last row attends to positions 5 and 20 above all:
+
+    >>> import torch
+    >>> from vegas_spec.ops import VerifyPlan, select_kv, verify_attention
+    >>> query, (key_cache, value_cache) = torch.ones(1, 1, 8), torch.zeros(2, 5, 16, 1, 8)
+    >>> key_cache[3, 5], key_cache[4, 20 - 16] = 1.0, 2.0
+    >>> block_table = torch.tensor([[3, 4]], dtype=torch.int32)
+    >>> query_start_loc, seq_lens = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([30], dtype=torch.int32)
+    >>> shape = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 8}
+    >>> plan = VerifyPlan.allocate(**shape, max_query_len=1, max_requests=1, score_capacity=64, device="cpu")
+    >>> plan.prepare(query_start_loc, seq_lens)
+    >>> _ = verify_attention(
+    ...     query, key_cache, value_cache, block_table, query_start_loc, seq_lens, plan,
+    ...     out=torch.empty_like(query), scale=1.0, score="weight",
+    ... )
+
+    Its 2 best positions, and the one that comes next, as slots (block 3 begins at slot 48, block 4 at 64):
+
+    >>> counts, slots = torch.tensor([2], dtype=torch.int32), torch.empty(1, 1, 3, dtype=torch.int32)
+    >>> select_kv(plan, counts, block_table, 16, slots=slots, score="weight", tail=1).tolist()
+    [[[53, 68, 78]]]
 
     """
     if validate:

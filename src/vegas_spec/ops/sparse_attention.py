@@ -143,6 +143,27 @@ def sparse_attention(
     Safe in CUDA graphs; two calls with the same inputs give the same bits. Not checked: the values of the integer
     tensors. On a CPU the plain-torch `reference` runs.
 
+    Examples
+    --------
+    A draft's step at length 30, whose prefix was 28: it reads the 2 positions selected and the 2 tokens since.
+
+    >>> import torch
+    >>> from vegas_spec.ops import SparseWorkspace, sparse_attention
+    >>> query, (key_cache, value_cache) = torch.randn(1, 4, 8), torch.randn(2, 5, 16, 2, 8)
+    >>> slots = torch.tensor([[[3, 50, 28, 29, 30], [7, 51, 28, 29, 30]]], dtype=torch.int32)
+    >>> counts, prefix_lens, seq_lens = torch.tensor([[2], [28], [30]], dtype=torch.int32)
+    >>> workspace = SparseWorkspace.allocate(num_heads=4, num_kv_heads=2, head_dim=8, max_requests=1, device="cpu")
+    >>> out = sparse_attention(
+    ...     query, key_cache, value_cache, slots, counts, prefix_lens, seq_lens, workspace,
+    ...     out=torch.empty_like(query), scale=8**-0.5,
+    ... )
+
+    The fourth head reads what is listed for the second KV head:
+
+    >>> keys, values = (cache.flatten(0, 1)[[7, 51, 28, 29], 1] for cache in (key_cache, value_cache))
+    >>> torch.allclose(out[0, 3], (8**-0.5 * keys @ query[0, 3]).softmax(0) @ values, atol=1e-5)
+    True
+
     """
     if validate:
         (batch, heads, head_dim), device = query.shape, query.device

@@ -26,7 +26,11 @@ def _slot_offset(slot, block_size, stride_block, stride_place, BLOCK_SIZE: tl.co
 
 @triton.jit
 def _attend_list(
-    acc, sums, reference, slot, q, row, key_base, value_base, start, stop, qk_scale, softcap, block_size,
+    acc, sums, reference,  # [DIM, COLUMNS], [TILE, COLUMNS], [COLUMNS] float32
+    slot,  # [TILE] int32
+    q,  # [DIM, COLUMNS]
+    row, key_base, value_base,  # pointers to first entries: of the list, of the head in the caches
+    start, stop, qk_scale, softcap, block_size,
     stride_key_block, stride_key_place, stride_value_block, stride_value_place,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SAME_STRIDES: tl.constexpr, SOFTCAP: tl.constexpr, ONLINE: tl.constexpr, STAGES: tl.constexpr,
@@ -46,6 +50,7 @@ def _attend_list(
 
         logits = capped(tl.dot(key.to(q.dtype), q) * qk_scale, softcap, SOFTCAP)
         logits = tl.where(inside[:, None], logits, float("-inf"))
+        # Costs a reduction across warps per tile, which is why only float16 has it: it holds exp of 11 at most.
         if ONLINE:
             peak = tl.maximum(reference, tl.max(logits, 0))
             shrink = tl.exp2(reference - peak)
@@ -60,7 +65,9 @@ def _attend_list(
 
 @triton.jit
 def _maximum_of_list(
-    q, row, key_base, start, stop, qk_scale, softcap, block_size, stride_key_block, stride_key_place,
+    q,  # [DIM, COLUMNS]
+    row, key_base,  # pointers to first entries
+    start, stop, qk_scale, softcap, block_size, stride_key_block, stride_key_place,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     """Largest logit of each column over the list's entries ``[start, stop)``."""
@@ -115,7 +122,7 @@ def sparse_kernel(
     EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):  # fmt: skip
     """One program attends from one KV head's queries to one part of the request's list."""
-    if EARLY:
+    if EARLY:  # as in `verify_kernel`
         tl.extra.cuda.gdc_wait()
     pair = tl.program_id(0) // SPLITS
     split = tl.program_id(0) % SPLITS
@@ -131,6 +138,7 @@ def sparse_kernel(
     seq_len = tl.load(seq_lens + request)
     length = tl.minimum(tl.minimum(tl.load(counts + request), prefix) + seq_len - prefix, width)
     length = tl.where((prefix > 0) & (seq_len > 0), length, 0)
+    # Whole tiles; the later of a short list's parts may then be empty, so there can be fewer parts than programs.
     share = tl.cdiv(tl.cdiv(length, TILE), SPLITS) * TILE
     start = split * share
     stop = tl.minimum(start + share, length)
@@ -157,7 +165,7 @@ def sparse_kernel(
         acc = tl.zeros([DIM, COLUMNS], tl.float32)
         sums = tl.zeros([COLUMNS], tl.float32)
         reference = tl.full([COLUMNS], float("-inf") if ONLINE else 0.0, tl.float32)
-        attempt = 0
+        attempt = 0  # at most two, as in `verify_kernel`
         while attempt < 2:
             acc = tl.zeros([DIM, COLUMNS], tl.float32)
             tile_sums = tl.zeros([TILE, COLUMNS], tl.float32)
@@ -168,6 +176,7 @@ def sparse_kernel(
                 HEAD_DIM, DIM, TILE, BLOCK_SIZE, SAME_STRIDES, SOFTCAP, ONLINE, STAGES,
             )  # fmt: skip
             sums = tl.sum(tile_sums, 0)
+            # Too small counts as well: the reference is 0, not an estimate, and weights far below 1 may have vanished.
             trusted = tl.min(tl.where((sums > 1.0 / LIMIT) & (sums < LIMIT), 1, 0), 0)
             attempt = tl.where(trusted == 1, 2, attempt + 1)
             if attempt == 1:
@@ -182,7 +191,8 @@ def sparse_kernel(
             tl.store(partial_out + part * DIM * COLUMNS + dim[:, None] * COLUMNS + column[None, :], acc)
             tl.store(partial_stats + part * 2 * COLUMNS + column, reference)
             tl.store(partial_stats + (part * 2 + 1) * COLUMNS + column, sums)
-            tl.debug_barrier()  # every thread's part is written before it is announced
+            # As in `verify_kernel`: written by every thread, then announced; the last one to do so sums all parts.
+            tl.debug_barrier()
             finished = tl.atomic_add(arrivals + pair, 1, sem="acq_rel") == parts - 1
             if finished:
                 tl.store(arrivals + pair, 0)
@@ -190,7 +200,7 @@ def sparse_kernel(
         if finished:
             if SINKS:
                 sink = tl.load(sinks + query_head, mask=real, other=0.0).to(tl.float32) * _LOG2E
-                joint = tl.maximum(reference, sink)
+                joint = tl.maximum(reference, sink)  # a sink may lie far above a reference that knows nothing of it
                 acc = acc * tl.exp2(reference - joint)[None, :]
                 sums = sums * tl.exp2(reference - joint) + tl.exp2(sink - joint)
             result = acc * (out_scale / sums)[None, :]

@@ -11,7 +11,10 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def block_number(block_table_row, position, mask, block_size, BLOCK_SIZE: tl.constexpr):
-    """Physical block of each position; `BLOCK_SIZE` is 0 if the block size is not a power of two."""
+    """Physical block of each position; `BLOCK_SIZE` is 0 if the block size is not a power of two.
+
+    A power of two is compiled in: dividing by it is a shift, by a number known only at run time many instructions.
+    """
     if BLOCK_SIZE > 0:
         return tl.load(block_table_row + position // BLOCK_SIZE, mask=mask, other=0)
     return tl.load(block_table_row + position // block_size, mask=mask, other=0)
@@ -27,13 +30,16 @@ def place_in_block(position, block_size, BLOCK_SIZE: tl.constexpr):
 
 @triton.jit
 def token_offset(block, place, stride_block, stride_place):
-    """Distance of each token's row from the head's first one, in elements; a block is smaller than 2^31."""
+    """Distance of each token's row from the head's first one, in elements: int64, for a cache; a block is short."""
     return block.to(tl.int64) * stride_block + place * stride_place
 
 
 @triton.jit
 def load_tile(base, offset, mask, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
-    """Rows of a cache, ``[keys, DIM]``; 0 where masked and beyond the head dimension."""
+    """Rows of a cache, ``[keys, DIM]``, at `offset` (``[keys]``, int64); 0 where masked and beyond the head dimension.
+
+    What is masked is no text and may hold NaN, which no weight of 0 would silence: it has to become 0 here.
+    """
     dim = tl.arange(0, DIM)
     pointers = base + offset[:, None] + dim[None, :]
     return tl.load(pointers, mask=mask[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
@@ -43,13 +49,19 @@ def load_tile(base, offset, mask, HEAD_DIM: tl.constexpr, DIM: tl.constexpr):
 def capped(logits, softcap, SOFTCAP: tl.constexpr):
     """``softcap * tanh(logits / softcap)``, everything in log2 units."""
     if SOFTCAP:
+        # By exp2, as the weights: where it overflows or vanishes, this is plus or minus the soft-cap, and never NaN.
         return softcap * (1.0 - 2.0 / (tl.exp2(logits * (2.0 * _LOG2E / softcap)) + 1.0))
     return logits
 
 
 @triton.jit
 def merge_parts(partial_out, partial_stats, first_slot, parts, DIM: tl.constexpr, COLUMNS: tl.constexpr):
-    """Sum all parts of a request's head, in their order, whichever program came last."""
+    """Sum all parts of a request's head, in their order, whichever program came last: another order rounds otherwise.
+
+    `partial_out` is ``[slots, DIM, COLUMNS]``, `partial_stats` ``[slots, 2, COLUMNS]``: references and sums. A part
+    that had to take its maximum has another reference, so all are brought to the largest. ``.cg`` reads past the
+    multiprocessor's own cache, which does not see what others write.
+    """
     dim = tl.arange(0, DIM)[:, None]
     column = tl.arange(0, COLUMNS)
     acc = tl.zeros([DIM, COLUMNS], tl.float32)

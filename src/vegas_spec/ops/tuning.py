@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+import triton
 from triton.runtime import driver
+
+Tuning = TypeVar("Tuning", "VerifyTuning", "SparseTuning")
 
 MAX_COLUMNS = 128
 """Query rows times heads per KV head that one product takes; more would not fit the registers."""
@@ -48,28 +53,25 @@ class VerifyTuning:
 # Measured on an H200 with torch 2.11 and Triton 3.6, 2026-11-29 (docs/kernels.md), fastest first; what does not fit a
 # device's shared memory is passed over.
 _VERIFY_WIDE = (VerifyTuning(128, 3, 8, 1), VerifyTuning(64, 3, 4, 1), VerifyTuning(64, 2, 4, 1))
-_VERIFY_NARROW = (VerifyTuning(64, 4, 4, 2),)
+_VERIFY_NARROW: tuple[VerifyTuning, ...] = (VerifyTuning(64, 4, 4, 2),)
 _VERIFY_SMALL = (VerifyTuning(32, 2, 4, 1), VerifyTuning(16, 2, 4, 1))
 
 
-def _shared_bytes(tile: int, stages: int, dim: int, columns: int) -> int:
-    """Shared memory of a program: the tiles in flight, the query, a tile's weights, and what reductions take."""
-    return 2 * (stages * 2 * tile * dim + dim * columns + tile * columns) + 2048
+def _first_that_fits(tunings: Sequence[Tuning], columns: int, head_dim: int, shared_memory: int) -> Tuning:
+    """The first configuration that a multiprocessor with `shared_memory` bytes has room for, or the last of all."""
+    dim, columns = triton.next_power_of_2(head_dim), triton.next_power_of_2(max(columns, 16))
+    for tuning in tunings:
+        # The tiles in flight, the query, a tile's weights, and what reductions take.
+        needed = 2 * (tuning.stages * 2 * tuning.tile * dim + dim * columns + tuning.tile * columns) + 2048
+        if needed * tuning.programs_per_multiprocessor <= shared_memory:
+            return tuning
+    return tunings[-1]
 
 
 def verify_tuning(columns: int, head_dim: int, shared_memory: int) -> VerifyTuning:
     """Configuration for `columns` query rows per KV head on a multiprocessor with `shared_memory` bytes."""
-    dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
-    preferred: tuple[VerifyTuning, ...] = _VERIFY_NARROW if dim <= 64 else _VERIFY_WIDE
-    for tuning in preferred + _VERIFY_SMALL:
-        needed = _shared_bytes(tuning.tile, tuning.stages, dim, columns)
-        if needed * tuning.programs_per_multiprocessor <= shared_memory:
-            return tuning
-    return _VERIFY_SMALL[-1]
-
-
-def _power_of_two(number: int) -> int:
-    return int(1 << (number - 1).bit_length())
+    preferred = _VERIFY_NARROW if head_dim <= 64 else _VERIFY_WIDE
+    return _first_that_fits(preferred + _VERIFY_SMALL, columns, head_dim, shared_memory)
 
 
 def shared_memory(device: torch.device) -> int:
@@ -124,19 +126,14 @@ class SparseTuning:
 
 
 # Measured as above: one program of large tiles per multiprocessor, or two of small ones where there are enough lists.
-_SPARSE = (SparseTuning(128, 3, 4, 1), SparseTuning(64, 3, 4, 1), SparseTuning(64, 2, 4, 1), SparseTuning(32, 2, 4, 1))
+_SPARSE = tuple(SparseTuning(*sizes, 4, 1) for sizes in ((128, 3), (64, 3), (64, 2), (32, 2), (16, 2)))
 _SPARSE_MANY = SparseTuning(64, 3, 4, 2)
 
 
 def sparse_tuning(columns: int, head_dim: int, shared_memory: int, pairs: int, multiprocessors: int) -> SparseTuning:
     """Configuration for the lists of `pairs` KV heads, each read by `columns` query heads."""
-    dim, columns = _power_of_two(head_dim), _power_of_two(max(columns, 16))
     many = (_SPARSE_MANY,) if 2 * pairs > 3 * multiprocessors else ()
-    for tuning in many + _SPARSE:
-        needed = _shared_bytes(tuning.tile, tuning.stages, dim, columns)
-        if needed * tuning.programs_per_multiprocessor <= shared_memory:
-            return tuning
-    return SparseTuning(16, 2, 4, 1)
+    return _first_that_fits(many + _SPARSE, columns, head_dim, shared_memory)
 
 
 def sparse_splits(pairs: int, multiprocessors: int, tuning: SparseTuning) -> int:

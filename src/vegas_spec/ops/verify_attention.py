@@ -20,7 +20,7 @@ from vegas_spec.ops.checks import (
 )
 from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
 from vegas_spec.ops.plan import VerifyPlan
-from vegas_spec.ops.record import positions_of_parts
+from vegas_spec.ops.record import slots_of_tiles
 from vegas_spec.ops.register import register
 from vegas_spec.ops.tuning import launch_options
 from vegas_spec.ops.verify_kernel import SAMPLE_FIRST, SAMPLE_KEYS, verify_kernel
@@ -110,6 +110,34 @@ def verify_attention(
     Safe in CUDA graphs: lengths are read on the device, nothing waits for the host, nothing is allocated. Two calls
     with the same inputs give the same bits. A NaN score becomes level 0. Not checked: the values of the integer
     tensors. On a CPU the plain-torch `reference` runs.
+
+    Examples
+    --------
+    A request of 30 cached tokens, the last 3 of which are being verified, in two blocks of 16:
+
+    >>> import torch
+    >>> from vegas_spec.ops import VerifyPlan, verify_attention
+    >>> query, (key_cache, value_cache) = torch.randn(3, 4, 8), torch.randn(2, 5, 16, 2, 8)
+    >>> block_table = torch.tensor([[3, 1]], dtype=torch.int32)
+    >>> query_start_loc, seq_lens = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([30], dtype=torch.int32)
+    >>> shape = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
+    >>> plan = VerifyPlan.allocate(**shape, max_query_len=3, max_requests=1, score_capacity=64, device="cpu")
+    >>> plan.prepare(query_start_loc, seq_lens)
+    >>> out = verify_attention(
+    ...     query, key_cache, value_cache, block_table, query_start_loc, seq_lens, plan,
+    ...     out=torch.empty_like(query), scale=8**-0.5, score="weight",
+    ... )
+
+    The second row sees all tokens but the last one. Its fourth head reads the second KV head:
+
+    >>> keys, values = (cache[[3, 1]].flatten(0, 1)[:29, 1] for cache in (key_cache, value_cache))
+    >>> torch.allclose(out[1, 3], (8**-0.5 * keys @ query[1, 3]).softmax(0) @ values, atol=1e-5)
+    True
+
+    The prefix, of which the next draft reads a part, has been scored, and each score counted:
+
+    >>> plan.prefix_lens.tolist(), int(plan.histogram.sum())
+    ([28], 56)
 
     """
     if validate:
@@ -293,11 +321,11 @@ def reference(
             x = mean - mean[:, :prefix].masked_fill(~sample[:prefix], -torch.inf).amax(1, keepdim=True)
         level = to_levels(x[:, :prefix], score)  # type: ignore[arg-type]
         levels[:, offset : offset + prefix] = level
-        for head in range(level.shape[0] if count else 0):
-            for slot, first, last in positions_of_parts(
-                programs, tile_starts, request, head, level.shape[0], tile, prefix
-            ):
-                histogram[slot] = torch.bincount(level[head, first:last].int(), minlength=LEVELS).int()
+        if count:
+            slot = slots_of_tiles(programs, tile_starts, request, level.shape[0])
+            histogram[slot] = 0
+            slot = slot.repeat_interleave(tile, 1)[:, :prefix]
+            histogram.index_put_((slot, level.long()), histogram.new_ones(()), accumulate=True)
 
 
 register(

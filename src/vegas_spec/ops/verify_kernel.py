@@ -4,11 +4,13 @@ The products are transposed: ``S^T = K Q^T`` and ``O^T = V^T P^T``. Keys fill th
 few query rows (times the heads that share a KV head) its short one, one key's score is a sum within few lanes, and
 nothing has to cross warps inside the loop.
 
-There is no running maximum. Before its tiles, a program computes the log-sum-exp of a sample of the keys that each row
-sees (the first 32 and the latest 96, the row's own among them) and uses it as the exponent's reference: it is a lower
-bound of the true one, so no weight that matters underflows, and ``exp(logit - reference)`` is at once the weight's
-estimate that selection ranks by. Every program of a request's head computes the same reference. Should a sum outgrow
-its range (the sample by 2^64, for float16 by 2^11), the program takes its exact maximum and repeats its share.
+There is no running maximum, which would take a reduction across warps and a pass over the output for every tile, and
+would leave scores of different tiles on different scales. Before its tiles, a program computes the log-sum-exp of a
+sample of the keys that each row sees (the first 32 and the latest 96, the row's own among them) and uses it as the
+exponent's reference: it is a lower bound of the true one, so no weight that matters underflows, and
+``exp(logit - reference)`` is at once the weight's estimate that selection ranks by. Every program of a request's head
+computes the same reference. Should a sum outgrow its range (the sample by 2^64, for float16 by 2^11), the program takes
+its exact maximum and repeats its share.
 """
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -20,6 +22,8 @@ import triton.language as tl
 from vegas_spec.ops import record
 from vegas_spec.ops.tiles import block_number, capped, load_tile, merge_parts, place_in_block, token_offset
 
+# Where attention's weight mostly lies: at the start (its sinks) and at the end, with the rows' own keys, which no
+# window hides. Together they are one tile, so that a head's start costs about a tile more.
 SAMPLE_KEYS = 128
 SAMPLE_FIRST = 32
 
@@ -31,7 +35,7 @@ _LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _visible(position, row_position, window, WINDOW: tl.constexpr):
-    """Whether each key may be seen by each column, ``[keys, columns]``."""
+    """Whether each key may be seen by each column, ``[keys, columns]``; positions are ``[keys]`` and ``[columns]``."""
     visible = position[:, None] <= row_position[None, :]
     if WINDOW:
         visible = visible & (position[:, None] > row_position[None, :] - window)
@@ -40,16 +44,21 @@ def _visible(position, row_position, window, WINDOW: tl.constexpr):
 
 @triton.jit
 def _log2_sum_exp2(logits):
-    """Over the keys, ``[columns]``."""
+    """Over the keys, from ``[keys, columns]`` to ``[columns]``."""
     peak = tl.max(logits, 0)
     return peak + tl.log2(tl.sum(tl.exp2(logits - peak[None, :]), 0))
 
 
 @triton.jit
 def _attend_tiles(
-    acc, sums, block, query, reference, cap_reference, scored_column, anchor, per_score,
-    key_base, value_base, block_table_row, level_row, histogram_row,
-    first_tile, last_tile, seq_len, score_stop, row_position,
+    acc, sums,  # [DIM, COLUMNS], [TILE, COLUMNS] float32
+    block,  # [TILE] int32, block numbers of the first tile
+    query,  # [DIM, COLUMNS]
+    reference, cap_reference, scored_column,  # [COLUMNS] float32, float32, bool
+    anchor, per_score,  # float32
+    key_base, value_base, block_table_row, level_row, histogram_row,  # pointers to first entries
+    first_tile, last_tile, seq_len, score_stop,
+    row_position,  # [COLUMNS] int32
     qk_scale, softcap, window, block_size,
     stride_key_block, stride_key_place, stride_value_block, stride_value_place,
     SCORE: tl.constexpr, COUNT: tl.constexpr, STEPS: tl.constexpr, FLOOR: tl.constexpr, LEVELS: tl.constexpr,
@@ -58,6 +67,7 @@ def _attend_tiles(
 ):  # fmt: skip
     """Add tiles ``[first_tile, last_tile)`` to the output and the sums, and store their scores."""
     lane = tl.arange(0, TILE)
+    # One masked loop for all tiles: a second one, for the tiles that need a mask, would have to fill its pipeline anew.
     for tile in tl.range(first_tile, last_tile, num_stages=STAGES):
         position = tile * TILE + lane
         inside = position < seq_len
@@ -74,7 +84,10 @@ def _attend_tiles(
 
         raw = tl.dot(key.to(query.dtype), query) * qk_scale
         weights = tl.exp2(capped(raw, softcap, SOFTCAP) - reference[None, :])
+        # Masked after the exponential: before it, the mask would part the scale from the reference, which are one
+        # multiply-add per logit.
         weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
+        # Summed over the keys once, after the last tile: that crosses warps.
         sums += weights
         acc = tl.dot(tl.trans(value.to(query.dtype)), weights.to(query.dtype), acc)
 
@@ -83,6 +96,8 @@ def _attend_tiles(
                 score = tl.sum(tl.where(scored_column[None, :], raw, 0.0), 1) * per_score - anchor
             else:
                 if SOFTCAP:
+                    # Scores are of logits before the cap. Nothing bounds these, as the check of sums sees the capped
+                    # ones: so they are cut where their sum over the columns is still finite.
                     weights = tl.exp2(tl.minimum(raw - cap_reference[None, :], 100.0))
                     weights = tl.where(_visible(position, row_position, window, WINDOW), weights, 0.0)
                 score = tl.log2(tl.sum(tl.where(scored_column[None, :], weights, 0.0), 1)) - anchor
@@ -91,18 +106,24 @@ def _attend_tiles(
             store = position < score_stop
             tl.store(level_row + position, level.to(tl.int16), mask=store)
             if COUNT:
+                # Counts are the same in any order, and nobody reads them before the kernel ends: relaxed will do.
                 tl.atomic_add(histogram_row + level, 1, mask=store, sem="relaxed")
     return acc, sums
 
 
 @triton.jit
 def _maximum_of_tiles(
-    peak, query, key_base, block_table_row, first_tile, last_tile, seq_len, row_position,
+    peak,  # [COLUMNS] float32
+    query,  # [DIM, COLUMNS]
+    key_base, block_table_row,  # pointers to first entries
+    first_tile, last_tile, seq_len,
+    row_position,  # [COLUMNS] int32
     qk_scale, softcap, window, block_size, stride_key_block, stride_key_place,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Largest logit of each column over tiles ``[first_tile, last_tile)``, at least `peak`."""
+    # Rare, hence simple: no pipeline. (It has no transposed operand, which only a pipelined copy may be.)
     for tile in tl.range(first_tile, last_tile, num_stages=1):
         position = tile * TILE + tl.arange(0, TILE)
         inside = position < seq_len
@@ -166,9 +187,13 @@ def verify_kernel(
     EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):  # fmt: skip
     """One program works through its share of the tiles, one request's head after another."""
+    # Before anything is read or written: the kernel ahead may still be writing keys, queries or the plan, or reading
+    # the scratch; what is won is the launch itself. Every kernel waits, whatever it reads: only so does the end of one
+    # say that all before it have ended. GPUs before Hopper do not know the instruction, hence EARLY.
     if EARLY:
         tl.extra.cuda.gdc_wait()
     program = tl.program_id(0)
+    # All of the record at once: a chain (which request, then its lengths) would wait for memory at every link.
     own = programs + program * record.LENGTH
     request = tl.load(own + record.REQUEST)
     head = tl.load(own + record.HEAD)
@@ -199,6 +224,7 @@ def verify_kernel(
         pair = request * KV_HEADS + head
         prefix = seq_len - query_len + 1
         if WINDOW:
+            # The plan counts tiles from the first one that the window leaves.
             skipped = tl.maximum(prefix - window, 0) // TILE
             tile += skipped
             tile_stop += skipped
@@ -210,6 +236,7 @@ def verify_kernel(
         key_base = key_cache + head.to(tl.int64) * stride_key_head
         value_base = value_cache + head.to(tl.int64) * stride_value_head
 
+        # Block numbers first, the sample's and the first tile's, then the query: all are under way before one is used.
         sample = tl.arange(0, _SAMPLE_KEYS)
         sample += tl.where(sample >= _SAMPLE_FIRST, tl.maximum(seq_len - _SAMPLE_KEYS, 0), 0)
         sample_block = block_number(block_table_row, sample, sample < seq_len, block_size, BLOCK_SIZE)
@@ -223,6 +250,7 @@ def verify_kernel(
         key = load_tile(key_base, token, sample < seq_len, HEAD_DIM, DIM)
         raw = tl.dot(key.to(q.dtype), q) * qk_scale
         seen = _visible(sample, row_position, window, WINDOW) & (sample < seq_len)[:, None]
+        # The same keys for all programs of a head, whatever their share: their levels will be compared.
         lowest = _log2_sum_exp2(tl.where(seen, capped(raw, softcap, SOFTCAP), float("-inf")))
         cap_reference = lowest
         if SOFTCAP:
@@ -252,7 +280,7 @@ def verify_kernel(
                 chosen = tl.sum(tl.where(scored_column[None, :], raw, 0.0), 1) * per_score
                 anchor = tl.max(tl.where(sample < prefix, chosen, float("-inf")), 0)
             elif not SOFTCAP:
-                anchor = 0.0 + SHIFT
+                anchor = 0.0 + SHIFT  # attention's weights serve as scores, and are too large by that
             score_stop = tl.where(score_offset >= 0, prefix, 0)
             level_row = levels + head.to(tl.int64) * score_capacity + tl.maximum(score_offset, 0)
             if COUNT:
@@ -260,10 +288,14 @@ def verify_kernel(
                 slot = record.slot_of_part(program, pair, step).to(tl.int64)
                 histogram_row = histogram + slot * LEVELS
                 tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
-                tl.debug_barrier()  # every thread's zeros are there before another one counts
+                # Every thread's zeros are there before another one counts. Triton itself puts barriers where threads
+                # exchange values through shared memory, but knows nothing of what they exchange through pointers.
+                tl.debug_barrier()
 
         acc = tl.zeros([DIM, COLUMNS], tl.float32)
         sums = tl.zeros([COLUMNS], tl.float32)
+        # Two attempts are enough: with the exact maximum as its reference, no weight is above 1. And there must not be
+        # more: the sums of a NaN are never below the limit.
         attempt = 0
         while attempt < 2:
             acc = tl.zeros([DIM, COLUMNS], tl.float32)
@@ -296,14 +328,16 @@ def verify_kernel(
             tl.store(partial_stats + slot * 2 * COLUMNS + column, reference)
             tl.store(partial_stats + (slot * 2 + 1) * COLUMNS + column, sums)
             tl.debug_barrier()  # every thread's part is written before it is announced
+            # Releases this part and acquires those announced before: who counts the last one sees all of them. Nobody
+            # waits for another program, which may not have started yet.
             finished = tl.atomic_add(arrivals + pair, 1, sem="acq_rel") == parts - 1
             if finished:
-                tl.store(arrivals + pair, 0)
+                tl.store(arrivals + pair, 0)  # for the next layer, which then needs no launch to clear it
                 first_slot = record.slot_of_part(first, pair, step)
                 acc, sums, reference = merge_parts(partial_out, partial_stats, first_slot, parts, DIM, COLUMNS)
         if finished:
             if SINKS:
-                sums += tl.exp2(sink - reference)
+                sums += tl.exp2(sink - reference)  # once per head, not once per part
             place_out = (row_start + row).to(tl.int64)
             result = acc * (out_scale / sums)[None, :]
             tl.store(
