@@ -1,7 +1,7 @@
 """Kernels: verification that scores as it goes, selection, the draft's sparse attention, and truncation of its logits.
 
-One file per op, with its plain-torch reference. `VerifyPlan` and `SparseWorkspace` own what a CUDA graph must find at
-the same address; the ops allocate nothing.
+An op has two files: its public function with the plain-torch reference, and in ``..._kernel.py`` its Triton kernel.
+`VerifyPlan` and `SparseWorkspace` own what a CUDA graph must find at the same address; the ops allocate nothing.
 """
 
 from vegas_spec.ops.plan import VerifyPlan
