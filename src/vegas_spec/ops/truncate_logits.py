@@ -33,8 +33,9 @@ def truncate_logits(
     - ``logits[b, v] = -inf`` where ``d[b, v] < t``
 
     All tokens stay that the exact rules keep; beyond these only such stay as are less than 1/128 below one that is
-    kept, or as tie. A draft may be truncated in any way, as long as it is verified by the very distribution that it was
-    drawn from: how near this one comes to the target's only decides how much is accepted.
+    kept, or as tie, and what top-p needs besides where top-k has let such a one stay. A draft may be truncated in any
+    way, as long as it is verified by the very distribution that it was drawn from: how near this one comes to the
+    target's only decides how much is accepted.
 
     Parameters
     ----------
