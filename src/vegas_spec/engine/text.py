@@ -2,65 +2,114 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 _UNFINISHED = "\ufffd"
-# A byte-level tokenizer needs at most four tokens to spell one character, and some decode a token differently at the
-# start of a text; decoding from a few tokens back gives both their context.
-_CONTEXT = 6
+# A character has at most four bytes, so at most three stand where one is not finished.
+_HELD = 3
+# The first characters of a decoded piece may differ from what they are within the whole: a space is dropped, or the
+# bytes of a character that was cut are shown one by one.
+_EDGE = 4
+# Tokens that are decoded again with each new one, at least; up to twice as many are.
+_CONTEXT = 16
+# How a tokenizer with byte fallback (Llama 2, Mistral, Gemma) spells a byte of what its vocabulary lacks.
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TextStream:
-    """Decodes an output as it grows, holds back unfinished characters, and looks for stop strings."""
+    """Decodes an output as it grows: the text is that of all tokens decoded at once, whatever the tokenizer.
 
-    def __init__(self, tokenizer: Any | None, stop: Sequence[str]) -> None:
+    Characters whose last bytes are still to come are held back, and text is never taken back.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerBase or None
+        None gives no text.
+    stop : sequence of str
+        Strings to look for.
+    min_tokens : int
+        Only a stop string that ends in the text of later tokens counts.
+
+    """
+
+    def __init__(self, tokenizer: Any | None, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self._tokenizer = tokenizer
         self._stop = stop
-        self._tokens: list[int] = []
+        self._min_tokens = min_tokens
+        added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+        self._skipped = {number for number, token in added.items() if token.special}
+        self._tokens = 0
         self._text = ""
-        self._decoded = 0
-        """Tokens whose text is in ``_text``."""
+        self._window: list[int] = []
+        """The last tokens: the text so far goes on as their own text does."""
+        self._taken = 0
+        """Characters of the window's text that are in ``_text``."""
+        self._not_searched = 0
+        """Length of the text in which no stop string may end."""
 
     def append(self, token: int) -> tuple[str, str | None]:
         """Add a token; return the text so far and the stop string that it completed, if any.
 
-        The text ends before the stop string. A character whose last bytes are still to come is held back.
+        Of several, the one that is complete first. The text ends before it.
         """
-        self._tokens.append(token)
-        new = self._new_text()
-        complete = new.rstrip(_UNFINISHED)
-        found = [(at, stop) for stop in self._stop if (at := self._find(stop, complete)) >= 0]
-        if found:
-            end, stop = min(found)
-            self._text = (self._text + complete)[:end]
+        self._tokens += 1
+        if self._tokenizer is None or token in self._skipped:
+            return self._text, None
+        if self._tokenizer.convert_ids_to_tokens(token) is None:  # a model's vocabulary may be padded
+            return self._text, None
+        self._window.append(token)
+        # If one byte of a run is out of place, none of its bytes is decoded: what they say is known when they end.
+        in_run = self._is_byte(token)
+        if in_run and not self._stop:
+            return self._text, None
+        decoded = self._decode(self._window)
+        new = decoded[self._taken :]
+        new = new[: max(len(new.rstrip(_UNFINISHED)), len(new) - _HELD)]
+        if self._tokens <= self._min_tokens:
+            self._not_searched = len(self._text) + len(new)
+        elif found := self._find_stops(self._text + new):
+            end, _, stop = min(found)
+            self._text = (self._text + new)[: end - len(stop)]
             return self._text, stop
-        if complete == new:
-            self._take(new)
+        if not in_run:
+            self._text += new
+            self._taken += len(new)
+            self._shorten(decoded)
         return self._text, None
-
-    def _find(self, stop: str, new: str) -> int:
-        """Where a stop string that ends within the new text begins; -1 if there is none."""
-        return (self._text + new).find(stop, max(0, len(self._text) - len(stop) + 1))
 
     def flush(self) -> str:
         """Return all text, an unfinished character included."""
-        self._take(self._new_text())
+        if self._window:
+            decoded = self._decode(self._window)
+            self._text += decoded[self._taken :]
+            self._taken = len(decoded)
         return self._text
 
-    def _new_text(self) -> str:
-        if self._tokenizer is None:
-            return ""
-        begin = max(0, self._decoded - _CONTEXT)
-        before = self._decode(self._tokens[begin : self._decoded])
-        return self._decode(self._tokens[begin:])[len(before) :]
+    def _find_stops(self, text: str) -> list[tuple[int, int, str]]:
+        """Where stop strings end that were not complete before; their places in the list break ties."""
+        begin = max(self._not_searched, len(self._text)) + 1
+        found = [(text.find(stop, max(0, begin - len(stop))), place, stop) for place, stop in enumerate(self._stop)]
+        return [(at + len(stop), place, stop) for at, place, stop in found if at >= 0]
 
-    def _take(self, new: str) -> None:
-        self._text += new
-        self._decoded = len(self._tokens)
+    def _shorten(self, decoded: str) -> None:
+        """Forget the window's oldest tokens if what is left says the same, but for its edge."""
+        start = len(self._window) - _CONTEXT
+        if start < _CONTEXT:
+            return
+        while start > 0 and self._is_byte(self._window[start]):
+            start -= 1
+        shorter = self._decode(self._window[start:])
+        taken = len(shorter) - (len(decoded) - self._taken)
+        if start > 0 and taken > _EDGE and decoded.endswith(shorter[_EDGE:]):
+            del self._window[:start]
+            self._taken = taken
+
+    def _is_byte(self, token: int) -> bool:
+        return _BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(token))) is not None  # type: ignore[union-attr]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        if self._tokenizer is None or not tokens:
-            return ""
         # "a ." stays as it was said: rewriting it would need what comes next.
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)  # type: ignore[union-attr]
+        return str(text)
