@@ -73,3 +73,11 @@ def as_prompts(prompts: Sequence[Sequence[int]]) -> list[TokensPrompt]:
 def generated(outputs: Sequence[RequestOutput]) -> list[list[int]]:
     """The tokens of each request."""
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def one_sentence(error: BaseException) -> str:
+    """The message of an error that is meant for users."""
+    message = str(error)
+    assert "\n" not in message
+    assert 15 < len(message) < 600
+    return message

@@ -202,6 +202,50 @@ def test_the_first_of_two_stop_strings_in_one_token_ends_the_text() -> None:
     assert output.outputs[0].stop_reason == "b"
 
 
+def test_of_stop_strings_the_one_that_is_complete_first_ends_the_text() -> None:
+    tokens = [*spell("x"), *piece("abc"), *spell("y")]
+    output = say(tokens, SamplingParams(temperature=0, max_tokens=9, stop=["abc", "b"]))
+    assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("xa", "b")
+
+
+@pytest.mark.parametrize("wrong_every", [0, 3])
+def test_before_the_least_length_nothing_ends_the_output(wrong_every: int) -> None:
+    options = {"temperature": 0, "max_tokens": 9}
+    stopped = say(spell("abcabc"), SamplingParams(min_tokens=2, stop="a", **options), wrong_every=wrong_every)
+    assert (stopped.outputs[0].text, stopped.outputs[0].stop_reason) == ("abc", "a")
+    b = spell("b")[0]
+    stopped = say(spell("abcab"), SamplingParams(min_tokens=3, stop_token_ids=[b], **options), wrong_every=wrong_every)
+    # The second token may not be "b": the next one that the model likes is said, and no stop token.
+    assert len(stopped.outputs[0].token_ids) == 5
+    assert stopped.outputs[0].token_ids[-1] == stopped.outputs[0].stop_reason == b
+    stopped = say(spell("ab"), SamplingParams(min_tokens=5, **options), wrong_every=wrong_every)
+    assert EOS not in stopped.outputs[0].token_ids[:5]
+    assert stopped.outputs[0].token_ids[5:] == [EOS]
+
+
+def test_bad_words_biases_and_allowed_tokens() -> None:
+    options = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    a, b, c = spell("abc")
+    assert say(spell("ababab"), SamplingParams(logit_bias={c: 150.0}, **options)).outputs[0].token_ids == [c] * 6
+    output = say(spell("ababab"), SamplingParams(allowed_token_ids=[a, c], **options)).outputs[0]
+    assert output.token_ids[::2] == [a, a, a]
+    assert b not in output.token_ids
+    text = say(spell("ab a b"), SamplingParams(bad_words=["b"], **options)).outputs[0].text
+    assert "b" not in text
+    text = say(spell("ba a b"), SamplingParams(bad_words=["a b"], **options)).outputs[0].text
+    assert text == "ba a "  # each token of a bad word may be said by itself
+
+
+def test_what_ends_a_text_is_what_the_generation_config_or_the_tokenizer_names() -> None:
+    """As in vLLM: models tuned for chat often name their end of turn in one of the two only."""
+    z = spell("z")[0]
+    for says, end in (("one", EOS), ("onez", z)):
+        llm = scripted_llm(spell(says))
+        llm.model.module.generation_config.eos_token_id = [z]
+        output = llm.generate("x", TALK)[0].outputs[0]
+        assert (output.token_ids[-1], output.text, output.finish_reason) == (end, "one", "stop")
+
+
 def test_stop_tokens() -> None:
     token = spell("t")[0]
     output = say(ABC, SamplingParams(temperature=0, max_tokens=100, stop_token_ids=[0, token]))
@@ -246,8 +290,9 @@ def check_stats(output: RequestOutput, gamma: int) -> None:
     assert own == 1 + stats.iterations - (origins[-1] == "accepted")
     assert set(stats.seconds) == {"prefill", "draft", "verify", "accept", "select"}
     assert all(seconds >= 0 for seconds in stats.seconds.values())
+    assert stats.committed == len(origins) - 1  # the first token is the prompt's
     if stats.iterations:
-        assert stats.mean_acceptance_length == 1 + stats.accepted / stats.iterations
+        assert stats.mean_acceptance_length == stats.committed / stats.iterations
     assert 0 <= stats.draft_kv_share <= 1
     json.dumps(output.to_dict())
 
@@ -281,6 +326,15 @@ def test_origins_and_counts_of_a_script() -> None:
     assert stats.accepted_per_position == [3, 3, 0]
     assert stats.drafted_per_position == [4, 4, 3]
     check_stats(output, 3)
+
+
+def test_a_token_past_a_stop_is_not_committed() -> None:
+    """One token of the prompt; five drafts and a bonus; a draft that ends the text, and no bonus after it."""
+    params = SamplingParams(temperature=0, max_tokens=99, stop="7")
+    output = say(spell("0123456789ABCDEF"), params, num_speculative_tokens=5, policy="dense", wrong_every=0)
+    assert (output.stats.iterations, output.stats.accepted) == (2, 6)
+    assert output.stats.mean_acceptance_length == 3.5
+    check_stats(output, 5)
 
 
 def test_entries_read() -> None:

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,15 +34,27 @@ FALSE_ALARM = 1e-5
 # --- the sampler, one element at a time -----------------------------------------------------------------------------
 
 
+STOPS, BAD_WORDS = [0, 2], [[1], [3, 4], [2, 2, 1]]
+
+
 def naive_penalised(
     logits: Sequence[float], params: SamplingParams, prompt: Sequence[int], said: Sequence[int]
 ) -> list[float]:
     result = []
     for token, logit in enumerate(logits):
+        if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
+            logit = -math.inf
+        logit += (params.logit_bias or {}).get(token, 0.0)
+        if token in STOPS and len(said) < params.min_tokens:
+            logit = -math.inf
         if token in prompt or token in said:
             logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
         times = list(said).count(token)
-        result.append(logit - params.frequency_penalty * times - params.presence_penalty * (times > 0))
+        logit -= params.frequency_penalty * times + params.presence_penalty * (times > 0)
+        now = [*said, token]
+        if params.bad_words and any(now[-len(word) :] == word for word in BAD_WORDS):
+            logit = -math.inf
+        result.append(logit)
     return result
 
 
@@ -51,6 +64,7 @@ def naive_law(
     """What the next token is drawn from, by the definition of each option in turn (no two logits are equal)."""
     scaled = [logit / params.temperature for logit in naive_penalised(logits, params, prompt, said)]
     best = max(scaled)
+    assert best > -math.inf
     weights = [math.exp(value - best) for value in scaled]
     weights = [weight if weight >= params.min_p else 0.0 for weight in weights]
     ranked = sorted(range(len(weights)), key=lambda token: scaled[token], reverse=True)
@@ -77,28 +91,76 @@ def sampling_params(draw: st.DrawFn) -> SamplingParams:
         repetition_penalty=one_of(1.0, 1.7, 0.5),
         presence_penalty=one_of(0.0, 1.0, -1.5),
         frequency_penalty=one_of(0.0, 0.7, -0.4),
+        min_tokens=int(one_of(0, 2, 6)),
+        logit_bias=draw(st.sampled_from([None, {6: 2.5, 1: -1.0}])),
+        allowed_token_ids=draw(st.sampled_from([None, (5, 3, 1, 2, 6)])),
+        bad_words=draw(st.sampled_from([(), ("listed in BAD_WORDS",)])),
     )
+
+
+def make_sampler(params: SamplingParams, prompt: Sequence[int], seed: int = 0) -> Sampler:
+    return Sampler(params, prompt, seed, STOPS, BAD_WORDS if params.bad_words else ())
+
+
+@settings(deadline=None, max_examples=150)
+@given(params=sampling_params(), data=st.data())
+def test_the_distribution(params: SamplingParams, data: st.DataObject) -> None:
+    vocab = data.draw(st.integers(7, 9))
+    tokens = st.lists(st.integers(0, vocab - 1), max_size=4)
+    prompt, drafts = data.draw(tokens), data.draw(tokens)
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    sampler = make_sampler(params, prompt)
+    said: list[int] = []
+    for committed in data.draw(st.lists(tokens, max_size=3)):
+        sampler.commit(committed)
+        said += committed
+        first = data.draw(st.integers(0, len(drafts)))
+        logits = torch.randn(len(drafts) + 1 - first, vocab, generator=generator) * 3
+        given_logits = logits.clone()
+
+        law = sampler.distribution(logits, drafts, first)
+
+        for row, expected_logits in enumerate(logits.tolist()):
+            expected = naive_law(expected_logits, params, prompt, [*said, *drafts[: first + row]])
+            torch.testing.assert_close(law[row].tolist(), expected, rtol=1e-4, atol=1e-6)
+        assert torch.equal(logits, given_logits)
 
 
 @settings(deadline=None, max_examples=100)
 @given(params=sampling_params(), data=st.data())
-def test_the_distribution(params: SamplingParams, data: st.DataObject) -> None:
-    vocab = data.draw(st.integers(2, 9))
-    token = st.integers(0, vocab - 1)
-    prompt, said, drafts = (data.draw(st.lists(token, max_size=4)) for _ in range(3))
-    first = data.draw(st.integers(0, len(drafts)))
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
-    logits = torch.randn(len(drafts) + 1 - first, vocab, generator=generator) * 3
-    sampler = Sampler(params, prompt, seed=0)
-    for each in said:
-        sampler.commit([each])
+def test_penalties_are_those_of_a_history_read_anew(params: SamplingParams, data: st.DataObject) -> None:
+    """To the last bit: what is kept for a request gives what would be made of all its tokens at each row."""
+    tokens = st.lists(st.integers(0, 11), max_size=9)
+    prompt, pieces, drafts = data.draw(tokens), data.draw(st.lists(tokens, max_size=4)), data.draw(tokens)
+    logits = torch.randn(len(drafts) + 1, 12, generator=torch.Generator().manual_seed(0)) * 3
+    sampler = make_sampler(params, prompt)
+    said: list[int] = []
+    for piece in [[], *pieces]:
+        sampler.commit(piece)
+        said += piece
+        rows = sampler.penalised(logits, drafts)
+        for row in range(len(rows)):
+            anew = make_sampler(params, prompt)
+            anew.commit([*said, *drafts[:row]])
+            assert torch.equal(rows[row], anew.penalised(logits[row : row + 1], [])[0])
 
-    law = sampler.distribution(logits, drafts, first)
 
-    for row, expected_logits in enumerate(logits.tolist()):
-        expected = naive_law(expected_logits, params, prompt, [*said, *drafts[: first + row]])
-        torch.testing.assert_close(law[row].tolist(), expected, rtol=1e-4, atol=1e-6)
-    assert torch.equal(logits, torch.randn(logits.shape, generator=generator.manual_seed(generator.initial_seed())) * 3)
+def test_penalties_read_a_long_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = list(range(20_000))
+    sampler = Sampler(SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2), prompt, 0)
+    logits = torch.zeros(3, 30_000)
+    sampler.penalised(logits, [7, 25_000])
+    sizes, make = [0], torch.tensor
+
+    def counted(values: Any, **options: Any) -> Tensor:
+        sizes.append(len(values) if isinstance(values, list) else 1)
+        return make(values, **options)
+
+    monkeypatch.setattr(torch, "tensor", counted)
+    for token in range(19_995, 20_015):
+        sampler.commit([token, token])
+        sampler.penalised(logits, [token, 29_000])
+    assert sum(sizes) < 20 * 10
 
 
 def test_top_p_where_the_nucleus_is_wide() -> None:
@@ -230,9 +292,25 @@ def table(seed: int) -> Tensor:
 TARGET, DRAFT = table(0), table(0) * 0.5 + table(1) * 0.7
 
 
+class Numbers:
+    """Reads and writes token ids."""
+
+    eos_token_id = None
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        return SimpleNamespace(input_ids=[int(number) for number in text.split()])
+
+    def decode(self, tokens: Sequence[int], **options: Any) -> str:
+        return " ".join(map(str, tokens))
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return str(token)
+
+
 def table_llm(**options: Any) -> LLM:
     """An engine whose model says `TARGET` where attention is full and `DRAFT` where it drafts."""
-    llm = LLM(small_model(VOCAB, 1, 0.2), max_num_seqs=4000, policy="dense", **options)
+    llm = LLM(small_model(VOCAB, 1, 0.2), Numbers(), max_num_seqs=4000, policy="dense", **options)
+    llm.model.module.generation_config.eos_token_id = STOPS
 
     def forward(token_ids: Sequence[int], positions: Sequence[int], backend: Backend, rows: Sequence[int]) -> Tensor:
         logits = DRAFT if backend.kind == "draft" else TARGET
@@ -244,7 +322,7 @@ def table_llm(**options: Any) -> LLM:
 
 def sample(llm: LLM, params: SamplingParams, prompt: list[int], length: int, count: int) -> Counter[tuple[int, ...]]:
     # One token more is asked for than is looked at, so that the last one looked at is drafted too.
-    each = dataclasses.replace(params, seed=None, max_tokens=length + 1)
+    each = dataclasses.replace(params, seed=None, max_tokens=length + 1, ignore_eos=True)
     outputs = llm.generate(as_prompts([prompt] * count), each)
     drafted = sum(output.stats.drafted for output in outputs)
     accepted = sum(output.stats.accepted for output in outputs)
@@ -278,6 +356,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 2.5},
     {"presence_penalty": 2.0},
     {"frequency_penalty": -1.5},
+    {"min_tokens": 2},
+    {"logit_bias": {0: -2.0, 3: 1.5}},
+    {"allowed_token_ids": [0, 2, 3]},
+    {"bad_words": ["1", "3 4", "2 2 1"], "min_tokens": 1, "repetition_penalty": 1.3},
     {"temperature": 0.7, "top_k": 4, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.5, "frequency_penalty": 1.0},
 ]
 
@@ -449,6 +531,6 @@ def test_as_many_numbers_as_are_needed(left: int) -> None:
     llm.model.forward = (  # type: ignore[method-assign]
         lambda token_ids, positions, step, rows: certain[list(positions), list(token_ids)][list(rows)]
     )
-    output = llm.generate(as_prompts([[0]]), SamplingParams(max_tokens=9))[0]
+    output = llm.generate(as_prompts([[0]]), SamplingParams(max_tokens=9, ignore_eos=True))[0]
     assert output.outputs[0].token_ids == [left * (place + 1) % VOCAB for place in range(9)]
     assert output.stats.accepted == output.stats.drafted > 0

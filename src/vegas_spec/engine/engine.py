@@ -243,7 +243,7 @@ class Engine:
         taken = request.commit(judged.tokens[0, : num_accepted + 1].tolist(), num_accepted, num_drafts)
         num_accepted = min(num_accepted, taken)
         if not first:
-            request.output.stats.count_iteration(num_drafts, num_accepted)
+            request.output.stats.count_iteration(num_drafts, num_accepted, taken)
         return num_accepted
 
     def _judge(self, request: Request, logits: Tensor) -> Acceptance:

@@ -76,7 +76,7 @@ class EqualityReport:
             "first_difference": asdict(self.differences[0]) if self.differences else None,
             "ties": len(self.differences) - len(self.faults),
             "faults": len(self.faults),
-            "acceptance_length": 1 + sum(each.accepted for each in stats) / iterations if iterations else 0.0,
+            "acceptance_length": sum(each.committed for each in stats) / iterations if iterations else 0.0,
             "prompts": len(self.plain),
             "stats": [each.to_dict() for each in stats],
         }

@@ -58,10 +58,12 @@ class Model:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end an output, from the generation config and the model's."""
-        eos = self.module.generation_config.eos_token_id if self.module.generation_config is not None else None
-        eos = getattr(self.module.config, "eos_token_id", None) if eos is None else eos
-        return frozenset(() if eos is None else eos if isinstance(eos, list) else (eos,))
+        """Tokens that end an output, as in vLLM: the generation config's (else the model's), and the tokenizer's."""
+        config, generation = self.module.config, self.module.generation_config
+        eos = None if generation is None else generation.eos_token_id
+        eos = getattr(config, "eos_token_id", None) if eos is None else eos
+        own = getattr(self.tokenizer, "eos_token_id", None)
+        return frozenset([*(eos if isinstance(eos, list) else [eos]), own]) - {None}
 
     def forward(
         self, token_ids: Sequence[int], positions: Sequence[int], backend: Attending, rows: Sequence[int]

@@ -28,6 +28,8 @@ class RequestStats:
     """Iterations that had at least one drafted token."""
     drafted: int = 0
     accepted: int = 0
+    committed: int = 0
+    """Tokens that iterations added to the output; what a verification gave past a stop is not among them."""
     drafted_per_position: list[int] = field(default_factory=list)
     """How often there was a draft at distance 1, 2, ..."""
     accepted_per_position: list[int] = field(default_factory=list)
@@ -52,8 +54,8 @@ class RequestStats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens committed per iteration, the correction or bonus included (vLLM's definition)."""
-        return 1 + self.accepted / self.iterations if self.iterations else 0.0
+        """Tokens committed per iteration, the correction or bonus included."""
+        return self.committed / self.iterations if self.iterations else 0.0
 
     @property
     def accepted_per_draft(self) -> float:
@@ -65,9 +67,10 @@ class RequestStats:
         """Share of the cache that drafting really read, the minimum budget and the recent tokens included."""
         return self.draft_kv_entries / self.draft_kv_entries_dense if self.draft_kv_entries_dense else 0.0
 
-    def count_iteration(self, drafted: int, accepted: int) -> None:
-        """Count one verification of `drafted` tokens."""
+    def count_iteration(self, drafted: int, accepted: int, committed: int) -> None:
+        """Count one verification of `drafted` tokens, of which `accepted` were among the `committed`."""
         self.iterations += 1
+        self.committed += committed
         self.drafts += drafted > 0
         self.drafted += drafted
         self.accepted += accepted

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import random
 from collections.abc import Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
-from vegas_spec.config import invalid
+from vegas_spec.config import ConfigError, invalid
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
 from vegas_spec.engine.prefilled import PrefilledPrompt
@@ -103,8 +103,10 @@ def _request(
     bad = next((token for token in tokens if not 0 <= token < model.vocab_size), None)
     if bad is not None:
         raise InputError(f"prompt {number} holds token {bad}; token ids go from 0 to {model.vocab_size - 1}")
-    if params.stop and model.tokenizer is None:
-        raise invalid("stop", "empty, since this model came without a tokenizer to see text with", params.stop)
+    for option in ("stop", "bad_words"):
+        if getattr(params, option) and model.tokenizer is None:
+            text = getattr(params, option)
+            raise invalid(option, "empty, since this model came without a tokenizer to see text with", text)
     room = max_model_len - len(tokens)
     seed = seeds.getrandbits(63) if params.seed is None else params.seed
     output = RequestOutput(
@@ -117,13 +119,42 @@ def _request(
     return Request(
         output=output,
         params=params,
-        sampler=Sampler(params, tokens, seed),
-        text=TextStream(model.tokenizer, tuple(params.stop)),
+        sampler=_sampler(params, tokens, seed, model),
+        text=TextStream(model.tokenizer, params.stop, params.min_tokens),
         eos_token_ids=model.eos_token_ids,
         max_length=len(tokens) + min(room, params.max_tokens or room),
         token_ids=list(tokens),
         prefilled=prefilled,
     )
+
+
+def _sampler(params: SamplingParams, prompt: Sequence[int], seed: int, model: Model) -> Sampler:
+    allowed = params.allowed_token_ids
+    for option, tokens in (("logit_bias", params.logit_bias), ("allowed_token_ids", allowed)):
+        if any(token >= model.vocab_size for token in tokens or ()):
+            raise invalid(option, f"of token ids from 0 to {model.vocab_size - 1}", tokens)
+    # What is beyond the vocabulary is never said.
+    bad_words = [tokens for word in params.bad_words for tokens in _bad_word(word, model.tokenizer)]
+    bad_words = [tokens for tokens in bad_words if max(tokens) < model.vocab_size]
+    stops = {token for token in model.eos_token_ids.union(params.stop_token_ids) if token < model.vocab_size}
+    banned = {tokens[-1] for tokens in bad_words} | (stops if params.min_tokens else set())
+    if allowed is not None and banned.issuperset(allowed):
+        raise ConfigError(
+            "allowed_token_ids must hold a token that neither ends a bad word nor, with min_tokens, the output; "
+            f"got {allowed}"
+        )
+    return Sampler(params, prompt, seed, stops, bad_words)
+
+
+def _bad_word(word: str, tokenizer: Any) -> list[list[int]]:
+    """Tokens of a bad word at a text's start, and after a space if that makes another token of it, as vLLM has it."""
+    alone, spaced = (
+        list(tokenizer(prefix + word.lstrip(), add_special_tokens=False).input_ids) for prefix in ("", " ")
+    )
+    if not alone:
+        raise invalid("bad_words", "words that have tokens", word)
+    other = bool(spaced) and spaced[0] != alone[0] and len(spaced) == len(alone)
+    return [alone, spaced] if other else [alone]
 
 
 def _tokenize(prompt: Prompt, model: Model) -> list[int]:

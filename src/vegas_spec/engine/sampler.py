@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -17,25 +17,53 @@ _NUCLEUS_GUESS = 1024
 
 
 class Sampler:
-    """The sampling state of one request: its options, its randomness and what it has said so far."""
+    """The sampling state of one request: its options, its randomness and what it has said so far.
 
-    def __init__(self, params: SamplingParams, prompt_token_ids: Sequence[int], seed: int) -> None:
+    Parameters
+    ----------
+    params : SamplingParams
+        The request's options.
+    prompt_token_ids : sequence of int
+        Its prompt, for the repetition penalty.
+    seed : int
+        Of its randomness.
+    stop_token_ids : collection of int
+        What ends the output, held back for ``min_tokens``.
+    bad_words : sequence of sequences of int
+        Token ids of what must not be said.
+
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int],
+        seed: int,
+        stop_token_ids: Collection[int] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.params = params
         self._random = torch.Generator().manual_seed(seed)
-        self._prompt = set(prompt_token_ids)
-        self._output_counts: dict[int, int] = {}
+        self._said: list[int] = []
+        self._stops = sorted(stop_token_ids)
+        self._bad_words = bad_words
+        self._history = History(prompt_token_ids) if params.has_penalties else None
+        self._nothing_to_do = not (
+            self._history or bad_words or params.logit_bias or params.allowed_token_ids is not None
+        )
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Take tokens into the history that penalties look at."""
-        for token in tokens:
-            self._output_counts[token] = self._output_counts.get(token, 0) + 1
+        self._said += tokens
+        if self._history is not None:
+            self._history.add(tokens)
 
     def uniforms(self, count: int) -> Tensor:
         """Draw `count` float64 numbers in ``[0, 1)`` from the request's own generator."""
         return torch.rand(count, generator=self._random, dtype=torch.float64)
 
     def penalised(self, logits: Tensor, drafts: Sequence[int], first: int = 0) -> Tensor:
-        """Apply the penalties; row ``i`` has the history of the output followed by ``drafts[:first + i]``.
+        """Apply what comes before temperature; row ``i`` has the history of the output and ``drafts[:first + i]``.
 
         Parameters
         ----------
@@ -52,29 +80,28 @@ class Sampler:
             Float32, shape ``[rows, vocab]``.
 
         """
-        logits = logits.float()
-        if not self.params.has_penalties:
-            return logits
-        logits = logits.clone()
-        counts = dict(self._output_counts)
-        for row in range(first + logits.shape[0]):
-            if row:
-                counts[drafts[row - 1]] = counts.get(drafts[row - 1], 0) + 1
-            if row >= first:
-                self._penalise(logits[row - first], counts)
+        params, held_back = self.params, self.params.min_tokens - len(self._said) - first
+        if self._nothing_to_do and held_back <= 0:
+            return logits.float()
+        logits = logits.to(torch.float32, copy=True)
+        if params.allowed_token_ids is not None:
+            allowed = list(params.allowed_token_ids)
+            kept = logits[:, allowed]
+            logits.fill_(-torch.inf)[:, allowed] = kept
+        if params.logit_bias:
+            logits[:, list(params.logit_bias)] += logits.new_tensor(list(params.logit_bias.values()))
+        if held_back > 0 and self._stops:
+            logits[:held_back, self._stops] = -torch.inf
+        if self._history is not None:
+            self._history.penalise(logits, drafts[: first + len(logits) - 1], first, params)
+        if self._bad_words:
+            before = [*self._said[-max(map(len, self._bad_words)) :], *drafts]
+            for row in range(len(logits)):
+                end = len(before) - len(drafts) + first + row
+                for *start, last in self._bad_words:
+                    if len(start) <= end and before[end - len(start) : end] == start:
+                        logits[row, last] = -torch.inf
         return logits
-
-    def _penalise(self, row: Tensor, counts: dict[int, int]) -> None:
-        params = self.params
-        if params.repetition_penalty != 1:
-            seen = torch.tensor(sorted(self._prompt | counts.keys()), dtype=torch.int64, device=row.device)
-            value = row[seen]
-            penalty = params.repetition_penalty
-            row[seen] = torch.where(value > 0, value / penalty, value * penalty)
-        if counts:
-            said = torch.tensor(list(counts), device=row.device)
-            times = torch.tensor(list(counts.values()), device=row.device, dtype=row.dtype)
-            row[said] -= params.frequency_penalty * times + params.presence_penalty
 
     def distribution(self, logits: Tensor, drafts: Sequence[int], first: int = 0) -> Tensor:
         """Give the distribution that the next token is drawn from, for every row; arguments as in `penalised`."""
@@ -113,3 +140,59 @@ def _nucleus(probs: Tensor, top_p: float) -> Tensor:
     values = values.masked_fill(before >= top_p, 0.0)
     kept = torch.zeros_like(probs).scatter(-1, tokens, values)
     return kept / kept.sum(-1, keepdim=True)
+
+
+class History:
+    """Tokens of a prompt and its output, and how often the output has them; grows by what is committed.
+
+    ``tokens`` are the different ones, int64, and ``times`` says how often the output has each, float32.
+    """
+
+    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
+        self._times = dict.fromkeys(prompt_token_ids, 0)
+        self._places = {token: place for place, token in enumerate(self._times)}
+        self._new: dict[int, None] = {}
+        """Tokens whose count has changed since ``tokens`` and ``times`` were made."""
+        self.tokens = torch.tensor(list(self._times), dtype=torch.int64)
+        self.times = torch.zeros(len(self._times))
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Take tokens of the output into account."""
+        for token in tokens:
+            self._times[token] = self._times.get(token, 0) + 1
+            self._new[token] = None
+
+    def penalise(self, logits: Tensor, drafts: Sequence[int], first: int, params: SamplingParams) -> None:
+        """Change logits in place; row ``i`` sees the history followed by ``drafts[:first + i]``."""
+        self._catch_up(logits.device)
+        original = logits[:, drafted] if (drafted := sorted(set(drafts))) else None
+        logits[:, self.tokens] = _penalised(logits[:, self.tokens], self.times, params)
+        if original is None:
+            return
+        # Tokens of the drafts again, from the start: how often they have been said differs from row to row.
+        known = [self._times.get(token, -1) for token in drafted]
+        counts = [[drafts[: first + row].count(token) for token in drafted] for row in range(len(logits))]
+        times = logits.new_tensor(counts) + logits.new_tensor([max(count, 0) for count in known])
+        seen = (times > 0) | torch.tensor([count >= 0 for count in known], device=logits.device)
+        logits[:, drafted] = torch.where(seen, _penalised(original, times, params), original)
+
+    def _catch_up(self, device: torch.device) -> None:
+        """Bring the tensors up to date; only what is new is made from lists."""
+        fresh = [token for token in self._new if token not in self._places]
+        for token in fresh:
+            self._places[token] = len(self._places)
+        self.tokens, self.times = self.tokens.to(device), self.times.to(device)
+        if fresh:
+            self.tokens = torch.cat([self.tokens, torch.tensor(fresh, device=device)])
+            self.times = torch.cat([self.times, self.times.new_zeros(len(fresh))])
+        if self._new:
+            places = torch.tensor([self._places[token] for token in self._new], device=device)
+            self.times[places] = self.times.new_tensor([self._times[token] for token in self._new])
+            self._new.clear()
+
+
+def _penalised(logits: Tensor, times: Tensor, params: SamplingParams) -> Tensor:
+    """Penalise logits of tokens that were seen, and that the output has `times` times."""
+    penalty = params.repetition_penalty
+    logits = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return logits - (params.frequency_penalty * times + params.presence_penalty * (times > 0))

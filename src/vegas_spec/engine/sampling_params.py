@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from vegas_spec.config import check_int, invalid
+from vegas_spec.config import ConfigError, check_int, invalid, reject_unknown
 
 GREEDY_TEMPERATURE = 1e-5
 """Below this a temperature means greedy, as in vLLM."""
 
+_TOKENS_ONLY = "this engine gives tokens and text, no probabilities; run the prompt in vLLM for them"
+_TEXT_IS_FIXED = "text is always decoded without special tokens; decode the outputs' token_ids yourself for another"
+_FOR_SERVERS = "it steers vLLM's own machinery, which this engine does not have; leave it out"
+NOT_HERE: dict[str, tuple[Any, str]] = {
+    "n": (1, "give the prompt n times"),
+    "logprobs": (None, _TOKENS_ONLY),
+    "prompt_logprobs": (None, _TOKENS_ONLY),
+    "prompt_logprob_token_ids": (None, _TOKENS_ONLY),
+    "prompt_logprob_start": (None, _TOKENS_ONLY),
+    "logprob_token_ids": (None, _TOKENS_ONLY),
+    "flat_logprobs": (False, _TOKENS_ONLY),
+    "detokenize": (True, "text is always decoded; load the model without a tokenizer to have tokens only"),
+    "skip_special_tokens": (True, _TEXT_IS_FIXED),
+    "spaces_between_special_tokens": (True, _TEXT_IS_FIXED),
+    "include_stop_str_in_output": (False, "add the output's stop_reason to its text"),
+    "output_kind": (None, "generate gives finished outputs, stream the whole output so far; leave it out"),
+    "stream_interval": (None, "stream yields every iteration; leave it out"),
+    "structured_outputs": (None, "run the prompt in vLLM, with or without vegas"),
+    "thinking_token_budget": (None, "run the prompt in vLLM, with or without vegas"),
+    "repetition_detection": (None, "close the stream when the output repeats itself"),
+    "extra_args": (None, "policy='full' of with_config decodes without drafts"),
+    "watermarking": (None, _FOR_SERVERS),
+    "skip_clone": (False, _FOR_SERVERS),
+    "skip_reading_prefix_cache": (None, _FOR_SERVERS),
+    "routed_experts_prompt_start": (0, _FOR_SERVERS),
+    "trace_decode_token_ids": (None, _FOR_SERVERS),
+}
+"""Options of vLLM's SamplingParams that the engine lacks: the value that asks for nothing, and what to do instead."""
 
+Params = TypeVar("Params")
+
+
+def _knows_vllms_options(cls: type[Params]) -> type[Params]:
+    """Let code written for vLLM meet a sentence, not a TypeError; what asks for nothing is taken."""
+    init = cls.__init__
+    own = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+    @functools.wraps(init)
+    def checked(self: Any, **options: Any) -> None:
+        for name in options.keys() & NOT_HERE.keys():
+            value = options.pop(name)
+            neutral, instead = NOT_HERE[name]
+            if value is not None and not (type(value) is type(neutral) and value == neutral):
+                raise ConfigError(f"{name} of vLLM's SamplingParams is not supported by this engine: {instead}")
+        reject_unknown(list(options), own, "sampling option")
+        init(self, **options)
+
+    cls.__init__ = checked  # type: ignore[method-assign]
+    return cls
+
+
+@_knows_vllms_options
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen and when to stop; names, meanings and order of application are vLLM's.
 
-    Order: repetition, frequency and presence penalty; temperature; min-p; top-k; top-p.
+    Order: allowed tokens, biases and the least length; repetition, frequency and presence penalty; bad words;
+    temperature; min-p; top-k; top-p. Options of vLLM's that are not here are refused by name.
 
     Parameters
     ----------
@@ -36,12 +91,21 @@ class SamplingParams:
         Makes the request reproducible; without it the engine's own seed counts on.
     max_tokens : int or None
         Most tokens to generate; None is up to the context limit.
+    min_tokens : int
+        Tokens before which nothing but ``max_tokens`` ends the output.
     stop : str or sequence of str
         Strings that end the output; they are not part of the text.
     stop_token_ids : sequence of int
         Tokens that end the output.
     ignore_eos : bool
         Go on after the end-of-sequence token.
+    logit_bias : mapping of int to float, optional
+        Added to the logits of these tokens.
+    allowed_token_ids : sequence of int, optional
+        Tokens that may be said, and no others.
+    bad_words : sequence of str
+        Words that must not be said, as a text's first word or after a space: the last token of each, where the tokens
+        before it have been said.
 
     Raises
     ------
@@ -59,9 +123,13 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     seed: int | None = None
     max_tokens: int | None = 16
-    stop: str | Sequence[str] = field(default_factory=tuple)
-    stop_token_ids: Sequence[int] = field(default_factory=tuple)
+    min_tokens: int = 0
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_float("temperature", self.temperature, "at least 0", 0 <= self.temperature < math.inf)
@@ -77,13 +145,31 @@ class SamplingParams:
             check_int("seed", self.seed, 0, 2**63 - 1)
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens, 1)
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(isinstance(text, str) and text for text in stops):
-            raise invalid("stop", "strings that are not empty", self.stop)
-        object.__setattr__(self, "stop", stops)
-        if not all(isinstance(token, int) and token >= 0 for token in self.stop_token_ids):
-            raise invalid("stop_token_ids", "token ids of at least 0", self.stop_token_ids)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        check_int("min_tokens", self.min_tokens, 0, self.max_tokens)
+        self._set_strings("stop", (self.stop,) if isinstance(self.stop, str) else self.stop or ())
+        self._set_strings("bad_words", self.bad_words or ())
+        self._set_tokens("stop_token_ids", self.stop_token_ids or ())
+        if self.allowed_token_ids is not None:
+            self._set_tokens("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
+                raise invalid("allowed_token_ids", "left out, or hold a token", self.allowed_token_ids)
+        bias = self.logit_bias
+        if bias is not None and not (isinstance(bias, Mapping) and all(map(_is_bias, bias.items()))):
+            raise invalid("logit_bias", "finite numbers by token id", bias)
+
+    def _set_strings(self, option: str, value: object) -> None:
+        if (
+            isinstance(value, str)
+            or not isinstance(value, Sequence)
+            or not all(isinstance(x, str) and x for x in value)
+        ):
+            raise invalid(option, "strings that are not empty", value)
+        object.__setattr__(self, option, tuple(dict.fromkeys(value)))
+
+    def _set_tokens(self, option: str, value: object) -> None:
+        if not isinstance(value, Sequence) or not all(isinstance(token, int) and token >= 0 for token in value):
+            raise invalid(option, "token ids of at least 0", value)
+        object.__setattr__(self, option, tuple(dict.fromkeys(value)))
 
     @property
     def greedy(self) -> bool:
@@ -92,8 +178,13 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether the distribution depends on what was said before."""
+        """Whether tokens are penalised for what was said before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+def _is_bias(item: tuple[object, object]) -> bool:
+    token, value = item
+    return isinstance(token, int) and token >= 0 and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _check_float(option: str, value: object, allowed: str, holds: bool) -> None:
