@@ -6,8 +6,8 @@ if TYPE_CHECKING:
     from vegas_spec.config import ConfigError, VegasConfig
     from vegas_spec.engine.llm import LLM
     from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
-    from vegas_spec.engine.prefilled import PrefilledPrompt
     from vegas_spec.engine.prompts import InputError
+    from vegas_spec.engine.request import PrefilledPrompt
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.engine.support import ModelError
     from vegas_spec.engine.trace import SelectionTrace
@@ -22,7 +22,7 @@ _WHERE = {
     "CompletionOutput": "engine.outputs",
     "RequestOutput": "engine.outputs",
     "RequestStats": "engine.outputs",
-    "PrefilledPrompt": "engine.prefilled",
+    "PrefilledPrompt": "engine.request",
     "SamplingParams": "engine.sampling_params",
     "SelectionTrace": "engine.trace",
     "ModelError": "engine.support",

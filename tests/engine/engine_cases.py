@@ -8,10 +8,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
-from tiny_models import tiny_model
+from tiny_models import random_prompt, tiny_model
 
-from vegas_spec import LLM, RequestOutput, SamplingParams, config
+from vegas_spec import LLM, ModelError, RequestOutput, SamplingParams, config
 from vegas_spec.engine.prompts import TokensPrompt
 
 VEGAS = [
@@ -81,3 +82,17 @@ def one_sentence(error: BaseException) -> str:
     assert "\n" not in message
     assert 15 < len(message) < 600
     return message
+
+
+def refused(model: Any, says: str, **options: Any) -> str:
+    """What a model is refused with, in one sentence."""
+    with pytest.raises(ModelError, match=says) as caught:
+        LLM(model, **options)
+    return one_sentence(caught.value)
+
+
+def assert_works(llm: LLM, family: str = "qwen3") -> None:
+    """Whether an engine says what transformers says."""
+    prompts = [random_prompt(length, seed=length) for length in (1, 40, 23)]
+    outputs = llm.generate(as_prompts(prompts), greedy(5))
+    assert generated(outputs) == [reference(family, prompt, 5) for prompt in prompts]

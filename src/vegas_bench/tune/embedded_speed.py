@@ -12,8 +12,8 @@ from vegas_bench.tune.tuner import Measurement
 from vegas_bench.tune.workload_speed import WorkloadSpeed
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.llm import LLM
-from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.prompts import Prompt
+from vegas_spec.engine.request import PrefilledPrompt
 from vegas_spec.engine.sampling_params import SamplingParams
 
 

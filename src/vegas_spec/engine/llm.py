@@ -17,9 +17,8 @@ from vegas_spec.engine.engine import AttentionChoice, Engine
 from vegas_spec.engine.loading import load_model
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import RequestOutput, Update
-from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.prompts import InputError, Prompt, TokensPrompt, make_requests
-from vegas_spec.engine.request import Request
+from vegas_spec.engine.request import PrefilledPrompt, Request
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.trace import SelectionTrace
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from vegas_spec.config import ConfigError, invalid
+from vegas_spec.config import ConfigError, check_choice, invalid
 from vegas_spec.engine.model import Model
-from vegas_spec.engine.support import ModelError, check_supported
+from vegas_spec.engine.support import ModelError, check_supported, is_out_of_memory, memory_explained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,8 +39,9 @@ def load_model(
     revision : str, optional
         Of a hub model.
     hf_overrides : mapping, optional
-        Values for keys of the model's Hugging Face configuration, such as ``max_position_embeddings``; a mapping
-        changes the keys that it has of one there, such as ``rope_parameters``. Not for GGUF files.
+        Values for keys of the model's Hugging Face configuration, such as ``max_position_embeddings``, as if its
+        config.json had them; a mapping changes the keys that it has of one there, such as ``rope_parameters``. Not for
+        GGUF files.
 
     Raises
     ------
@@ -48,6 +49,8 @@ def load_model(
         If the configuration has no such key.
     ModelError
         If it cannot be found or read, or its architecture is not supported.
+    MemoryError, torch.OutOfMemoryError
+        If it does not fit.
 
     """
     if dtype != "auto" and dtype not in DTYPES:
@@ -56,16 +59,23 @@ def load_model(
     source, options = _source(name, revision)
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from vegas_spec.engine.convert import dequantise
+    with memory_explained(name, place), _explained(name):
+        if "gguf_file" in options:
+            if hf_overrides:
+                raise ConfigError("hf_overrides are for models in folders and on the hub; a GGUF file is read as it is")
+            from vegas_spec.engine.gguf_file import apply_rope_factors, dequantise, rope_factors
 
-    with _explained(name):
-        if "gguf_file" not in options:
+            factors = rope_factors(Path(source, options["gguf_file"]))
+            options |= dequantise()
+        else:
             # Refuse by the config, before gigabytes of weights are read.
             config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-            options["config"] = _overridden(config, hf_overrides or {})
+            if hf_overrides:
+                raw, _ = config.get_config_dict(source, **options)
+                config = config.from_dict(_overridden(config, raw, hf_overrides))
+            options["config"] = config
             check_supported(config, name)
-        elif hf_overrides:
-            raise ConfigError("hf_overrides are for models in folders and on the hub; a GGUF file is read as it is")
+            factors = None
         module, loaded = AutoModelForCausalLM.from_pretrained(
             source,
             trust_remote_code=False,
@@ -73,7 +83,6 @@ def load_model(
             output_loading_info=True,
             dtype=_torch_dtype(dtype, options),
             **options,
-            **(dequantise() if "gguf_file" in options else {}),
         )
         if missing := sorted(loaded["missing_keys"]):
             # transformers draws them at random, and only warns.
@@ -81,19 +90,63 @@ def load_model(
                 f"cannot load {name}: its files lack {len(missing)} of the weights that its configuration asks for, "
                 f"such as {missing[0]}"
             )
-    return Model(module.to(place), load_tokenizer(name, revision), name)
+        if factors is not None:
+            apply_rope_factors(module, factors, name)
+        module = module.to(place)
+    return Model(module, load_tokenizer(name, revision), name)
 
 
-def _overridden(config: Any, values: Mapping[str, Any]) -> Any:
-    known = [key for key in vars(config) if not key.startswith("_")]
+_ROPE_KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "yarn": (
+        *("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+}
+"""Keys of each kind of rotary embedding under which cached keys stay exact; transformers only warns of others."""
+_ROPE_KEYS_OF_ALL = ("rope_type", "rope_theta", "partial_rotary_factor")
+_MOVED = {
+    "rope_scaling": "rope_parameters",
+    "rope_theta": 'rope_parameters, as in {"rope_parameters": {"rope_theta": 1000000.0}}',
+    "torch_dtype": "dtype",
+}
+
+
+def _overridden(config: Any, raw: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write values into what was read from a config.json: transformers derives other values from it."""
+    now = {key: value for key, value in vars(config).items() if not key.startswith("_")}
+    raw |= _merged("", now, values)
+    if "rope_parameters" in values:
+        raw.pop("rope_scaling", None)  # the old name, which would win
+    return raw
+
+
+def _merged(where: str, now: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check names and give the values; a mapping in the place of another one has what the other says beside."""
+    known, kept = list(now), {}
+    if "rope_type" in now:
+        values = {"rope_type" if key == "type" else key: value for key, value in values.items()}  # its old name
+        kind = values.get("rope_type", now["rope_type"])
+        if kind != now["rope_type"]:
+            check_choice(f"{where}rope_type", kind, _ROPE_KEYS)
+            known = []
+        known += [*_ROPE_KEYS_OF_ALL, *_ROPE_KEYS.get(kind, ())]
+    if where:
+        kept = {key: value for key, value in now.items() if key in known}
     for key, value in values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"hf_overrides must name keys of the model's configuration; got {key!r}{hint}")
-        now = getattr(config, key)
-        setattr(config, key, {**now, **value} if isinstance(value, Mapping) and isinstance(now, Mapping) else value)
-    return config
+            near = _MOVED.get(key) or next(iter(map(repr, difflib.get_close_matches(key, known, n=1))), None)
+            hint = f"; did you mean {near}?" if near else ""
+            of_kind = f" for rope_type {kind!r}" if "rope_type" in now else ""
+            raise ConfigError(
+                f"hf_overrides must name keys of the model's configuration; got {where + key!r}{of_kind}{hint}"
+            )
+        old = now.get(key)
+        nested = isinstance(value, Mapping) and isinstance(old, Mapping)
+        kept[key] = _merged(f"{where}{key}.", old, value) if nested else value  # type: ignore[arg-type]
+    return kept
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
@@ -135,9 +188,10 @@ def read_context_length(name: str, revision: str | None = None) -> int:
 
 def _source(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     path = Path(name).expanduser()
-    if revision is not None and (path.suffix == ".gguf" or path.is_dir()):
+    is_gguf = path.suffix.lower() == ".gguf" and not path.is_dir()
+    if revision is not None and (is_gguf or path.is_dir()):
         raise ConfigError(f"revision is for models of the hub; {name} is a file or folder. Leave it out")
-    if path.suffix == ".gguf":
+    if is_gguf:
         if not path.is_file():
             raise ModelError(f"there is no GGUF file {name}")
         return str(path.parent), {"gguf_file": path.name}
@@ -190,9 +244,11 @@ def _explained(name: str) -> Iterator[None]:
     """Say in one sentence why a model cannot be read; loaders raise whatever their file formats raise."""
     try:
         yield
-    except (ModelError, ConfigError, MemoryError):
+    except (ModelError, ConfigError):
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         cause = str(error).strip().splitlines()
         what = cause[0] if cause else type(error).__name__
         from vegas_spec.models import known_models

@@ -1,4 +1,9 @@
-"""A transformers model made ready for the engine: checks, one forward pass over a packed batch."""
+"""A transformers model made ready for the engine: checks, one forward pass over a packed batch.
+
+The way in is transformers' public attention interface: the model calls `attention` in every layer with its own module,
+queries, keys and values. What to do there travels in the call's keyword arguments (`Attending`), so nothing is kept in
+the process: two engines, or two threads, do not meet.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vegas_spec.engine import hook
 from vegas_spec.engine.attention import AttentionParams
 from vegas_spec.engine.backend import Attending
 from vegas_spec.engine.kv_cache import LayerSpec
-from vegas_spec.engine.support import ModelError, check_supported
+from vegas_spec.engine.support import ModelError, check_supported, is_out_of_memory, memory_explained
+
+ATTENTION = "vegas"
+BACKEND_ARGUMENT = "vegas_backend"
+_WITHOUT_EFFECT = {
+    "dropout",  # none in evaluation
+    "is_causal",  # the module's own says it
+    "position_ids",  # queries and keys are position-encoded already
+    "cache_position",
+    "use_cache",
+    "return_dict",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+}
+"""Keyword arguments that change nothing about the attention computed here."""
 
 
 class Model:
@@ -36,9 +55,9 @@ class Model:
 
     def __init__(self, module: Any, tokenizer: Any | None, name: str) -> None:
         check_supported(module.config, name)
-        hook.register()
+        _register()
         own_attention = module.config._attn_implementation
-        module.set_attn_implementation(hook.NAME)
+        module.set_attn_implementation(ATTENTION)
         self.module = module.eval()
         self.tokenizer = tokenizer
         self.name = name
@@ -46,8 +65,9 @@ class Model:
         self.dtype: torch.dtype = module.dtype
         self.vocab_size: int = module.config.vocab_size
         try:
-            self.layers = self._look_at_layers()
-        except ModelError:
+            with memory_explained(name, self.device):
+                self.layers = self._look_at_layers()
+        except Exception:
             module.set_attn_implementation(own_attention)
             raise
 
@@ -85,7 +105,7 @@ class Model:
             Logits, shape ``[len(rows), vocab]``.
 
         """
-        if (attention := self.module.config._attn_implementation) != hook.NAME:
+        if (attention := self.module.config._attn_implementation) != ATTENTION:
             # Any other attention would ignore the backend and mix up the requests of the batch.
             raise ModelError(f"{self.name} was set to attention {attention!r}; an engine needs a model of its own")
         tokens = torch.tensor([token_ids], device=self.device)
@@ -94,7 +114,7 @@ class Model:
             position_ids=torch.tensor([positions], device=self.device),
             use_cache=False,
             logits_to_keep=torch.tensor(rows, device=self.device),
-            **{hook.BACKEND_ARGUMENT: backend},
+            **{BACKEND_ARGUMENT: backend},
         )
         logits: Tensor = output.logits[0]
         return logits
@@ -108,9 +128,11 @@ class Model:
             with torch.inference_mode():
                 self.forward([0], [0], look, [0])
         except ModelError as error:
-            switched = self.module.config._attn_implementation == hook.NAME
+            switched = self.module.config._attn_implementation == ATTENTION
             reason = f"{error}." if switched else f"{outside}."
-        except Exception as error:
+        except Exception as error:  # a model that passes other things around breaks in its own way
+            if is_out_of_memory(error):
+                raise
             reason = f"{outside} ({type(error).__name__})."
         if reason is None and [layer.index for layer in layers] != list(range(expected)):
             reason = f"{len(layers)} of its {expected} layers run through transformers' attention interface."
@@ -132,3 +154,72 @@ class _Look(Attending):
             raise ModelError("its keys and values differ in size")
         self.layers.append(LayerSpec(layer, query.shape[0], key.shape[0], query.shape[2], params.sliding_window))
         return torch.zeros_like(query).transpose(0, 1)
+
+
+def _register() -> None:
+    """Make ``attn_implementation="vegas"`` known to transformers; doing it again changes nothing."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, _no_mask)
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    """Build no mask: a backend knows what each row may see."""
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    vegas_backend: Attending | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Hand one layer's attention to the backend of the run.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        Shapes ``[1, heads, rows, head_dim]``, rows of all requests packed.
+
+    Returns
+    -------
+    (Tensor, None)
+        Shape ``[1, rows, num_query_heads, head_dim]``; no attention weights.
+
+    Raises
+    ------
+    RuntimeError
+        If the model is run other than by the engine.
+    ModelError
+        If the layer attends in a way that backends do not know.
+
+    """
+    if attention_mask is not None or not getattr(module, "is_causal", True) or not kwargs.keys() <= _WITHOUT_EFFECT:
+        _refuse(module, attention_mask, kwargs)
+    if vegas_backend is None:
+        raise RuntimeError(
+            "attn_implementation='vegas' works only inside vegas_spec.LLM; "
+            "to run the model by itself set another one, such as model.set_attn_implementation('sdpa')"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    params = AttentionParams(scale, sliding_window, softcap, s_aux)
+    out = vegas_backend.attend(int(module.layer_idx), query[0], key[0], value[0], params)  # type: ignore[arg-type]
+    return out[None], None
+
+
+def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, kwargs: dict[str, Any]) -> None:
+    if attention_mask is not None:
+        raise ModelError("its layers weigh keys by a mask of their own")
+    if not getattr(module, "is_causal", True):
+        raise ModelError("its attention is not causal")
+    for name in kwargs.keys() - _WITHOUT_EFFECT:
+        if kwargs[name] is not None and kwargs[name] is not False:
+            raise ModelError(f"its attention depends on {name!r}, which Vegas does not know")

@@ -10,8 +10,7 @@ from typing import Any, TypedDict, cast
 from vegas_spec.config import ConfigError, invalid
 from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
-from vegas_spec.engine.prefilled import PrefilledPrompt
-from vegas_spec.engine.request import Request
+from vegas_spec.engine.request import PrefilledPrompt, Request
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.text import TextStream

@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""One request on its way through the engine, and prompts that were read before."""
 
 from __future__ import annotations
 
@@ -7,12 +7,32 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from vegas_spec.engine.kv_cache import LayerSpec
+from vegas_spec.engine.kv_cache import KVCache, LayerSpec
+from vegas_spec.engine.model import Model
 from vegas_spec.engine.outputs import RequestOutput
-from vegas_spec.engine.prefilled import PrefilledPrompt
 from vegas_spec.engine.sampler import Sampler
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.text import TextStream
+
+
+@dataclass(frozen=True, eq=False)
+class PrefilledPrompt:
+    """A prompt and the keys and values of all its tokens but the last; made by `vegas_spec.LLM.prefill`.
+
+    It takes as much memory as the prompt does in a run's cache, into which it is copied when a run begins with it; runs
+    do not change it.
+    """
+
+    model: Model
+    text: str | None
+    token_ids: tuple[int, ...]
+    entries: KVCache
+    """Of one slot."""
+
+    def copy_to(self, cache: KVCache, slot: int) -> None:
+        """Write the entries into a slot of another cache of the same model."""
+        for layer in cache.layers:
+            cache.write(layer.index, slot, 0, *self.entries.read(layer.index, 0, 0, len(self.token_ids) - 1))
 
 
 @dataclass

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 TESTED = ("qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3_text", "gpt_oss")
 """Model types that the test suite compares with transformers, token for token."""
@@ -12,6 +16,28 @@ _FULL_OR_SLIDING = {"full_attention", "sliding_attention"}
 
 class ModelError(ValueError):
     """A model cannot be found, read or supported; the message says which and what to do."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory has run out; on a CPU torch says so in a `RuntimeError`."""
+    said_in_words = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or said_in_words
+
+
+@contextlib.contextmanager
+def memory_explained(name: str, device: object) -> Iterator[None]:
+    """Give an error of missing memory one sentence that says of what; its kind stays."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        kind = torch.OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else MemoryError
+        cause = (str(error).strip().splitlines() or ["no more is said"])[0]
+        raise kind(
+            f"{name} does not fit into the memory of {device}; load it in a smaller dtype, choose a smaller model, or "
+            f"free memory ({cause})"
+        ) from error
 
 
 def check_supported(config: Any, name: str) -> None:

@@ -117,7 +117,7 @@ def _silent(step: Step, done: int, total: int) -> None:
 
 def _convert(file: Path, folder: Path, on_bytes: OnBytes) -> None:
     # A child process: its gigabytes go back to the system, and its progress bars are not ours to show.
-    run_child([sys.executable, "-m", "vegas_spec.engine.convert", str(file), str(folder)], folder, on_bytes)
+    run_child([sys.executable, "-m", "vegas_spec.engine.gguf_file", str(file), str(folder)], folder, on_bytes)
 
 
 @contextmanager
