@@ -152,6 +152,7 @@ def prompts_from(
             break
     if not prompts:
         raise InputError(
-            f"none of the {len(ordered)} records of {source} has at least {wanted.min_tokens} tokens; lower min_tokens"
+            f"none of the {len(ordered)} records of {source} has at least {wanted.min_tokens} tokens; ask for shorter "
+            "prompts (--min-prompt-tokens, --contexts, or min_tokens=... after the workload's name)"
         )
     return prompts

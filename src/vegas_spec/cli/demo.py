@@ -75,7 +75,7 @@ def demo(
             expected = update.output
             bar.update(task, completed=update.prefilled + len(expected.outputs[0].token_ids))
     assert expected is not None
-    report = judge(plain, [expected], [output])
+    report = judge(plain, [expected], [output], ignore_eos=True)
     if as_json:
         typer.echo(json.dumps({**report.to_dict(), "text": output.outputs[0].text}))
     else:

@@ -22,7 +22,7 @@ HALF_PRECISION_TIE_GAP = 0.25
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where two outputs of one prompt part.
+    """A place where the output with drafts is not what the plain model says after the same text.
 
     Attributes
     ----------
@@ -45,12 +45,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class EqualityReport:
-    """What `compare` found."""
+    """What `judge` found."""
 
     compared: int
     """Tokens compared: the longer output of each prompt counts."""
     agreeing: int
-    """Tokens before the first difference of each prompt."""
+    """Tokens that are the plain model's own after the text before them; none after a fault."""
     differences: list[Difference]
     plain: list[RequestOutput]
     vegas: list[RequestOutput]
@@ -59,6 +59,11 @@ class EqualityReport:
     def identical(self) -> bool:
         """Whether every token of every prompt is the same."""
         return not self.differences
+
+    @property
+    def ties(self) -> list[Difference]:
+        """Differences that rounding explains."""
+        return [difference for difference in self.differences if difference.tie]
 
     @property
     def faults(self) -> list[Difference]:
@@ -74,7 +79,7 @@ class EqualityReport:
             "compared": self.compared,
             "agreeing": self.agreeing,
             "first_difference": asdict(self.differences[0]) if self.differences else None,
-            "ties": len(self.differences) - len(self.faults),
+            "ties": len(self.ties),
             "faults": len(self.faults),
             "acceptance_length": sum(each.committed for each in stats) / iterations if iterations else 0.0,
             "prompts": len(self.plain),
@@ -82,17 +87,14 @@ class EqualityReport:
         }
 
 
-def compare(
-    plain: LLM,
-    vegas: LLM,
-    prompts: Sequence[Prompt],
-    max_tokens: int,
-    watch: Callable[[str, Update], None] | None = None,
-) -> EqualityReport:
-    """Complete prompts greedily with both engines and compare token by token.
+Watch = Callable[[str, Update], None]
+"""Called with the name of a run (``"plain"``, ``"vegas"``, ``"after a tie"``) and every update, to show progress."""
 
-    A difference is judged by feeding the common text to the plain model: a gap of its logits within `TIE_GAP` is a
-    numerical tie.
+
+def compare(
+    plain: LLM, vegas: LLM, prompts: Sequence[Prompt], max_tokens: int, watch: Watch | None = None
+) -> EqualityReport:
+    """Complete prompts greedily with both engines and `judge` the outputs.
 
     Parameters
     ----------
@@ -103,44 +105,88 @@ def compare(
     max_tokens : int
         Of each output.
     watch : callable, optional
-        Called with ``"plain"`` or ``"vegas"`` and every update, to show progress.
+        See `Watch`.
 
     """
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
-    outputs = {}
-    for name, llm in (("plain", plain), ("vegas", vegas)):
-        done: dict[str, RequestOutput] = {}
-        for update in llm.stream(prompts, params):
-            done[update.output.request_id] = update.output
-            if watch is not None:
-                watch(name, update)
-        outputs[name] = [done[str(number)] for number in range(len(prompts))]
-    return judge(plain, outputs["plain"], outputs["vegas"])
+    expected, got = (_run(llm, name, prompts, params, watch) for name, llm in (("plain", plain), ("vegas", vegas)))
+    return judge(plain, expected, got, watch=watch)
 
 
-def judge(plain: LLM, expected: Sequence[RequestOutput], got: Sequence[RequestOutput]) -> EqualityReport:
-    """Compare finished outputs; see `compare`."""
+def judge(
+    plain: LLM,
+    expected: Sequence[RequestOutput],
+    got: Sequence[RequestOutput],
+    *,
+    ignore_eos: bool = False,
+    watch: Watch | None = None,
+) -> EqualityReport:
+    """Compare finished greedy outputs of the same prompts token by token, to their ends.
+
+    A difference is judged by feeding the common text to the plain model: a gap of its logits within `TIE_GAP` is a
+    numerical tie. After a tie the outputs are different texts, so the plain model goes on from the text with drafts,
+    tie included, and is compared with the rest of it; after any other difference nothing is.
+
+    Parameters
+    ----------
+    plain : LLM
+        Decodes without drafts.
+    expected, got : sequence of RequestOutput
+        What it said, and what was said with drafts.
+    ignore_eos : bool
+        Whether the outputs go on after the end of a text.
+    watch : callable, optional
+        See `Watch`.
+
+    """
     differences, compared, agreeing = [], 0, 0
     for number, (one, other) in enumerate(zip(expected, got, strict=True)):
-        a, b = one.outputs[0].token_ids, other.outputs[0].token_ids
-        compared += max(len(a), len(b))
-        same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-        agreeing += same
-        if same < max(len(a), len(b)):
-            differences.append(_difference(plain, number, same, one, other))
+        plain_tokens, tokens = one.outputs[0].token_ids, other.outputs[0].token_ids
+        start = 0  # of what was not compared yet; the plain tokens before it are those of the other text
+        while True:
+            longer = max(len(plain_tokens), len(tokens))
+            pairs = zip(plain_tokens[start:], tokens[start:], strict=False)
+            shared = min(len(plain_tokens), len(tokens))
+            at = next((place for place, (a, b) in enumerate(pairs, start) if a != b), shared)
+            agreeing += at - start
+            if at == longer:
+                break
+            found = _difference(plain, number, at, [*other.prompt_token_ids, *tokens[:at]], plain_tokens, tokens)
+            differences.append(found)
+            start = at + 1
+            if not found.tie:
+                break
+            plain_tokens = tokens[:start]
+            if start < len(tokens):
+                text = [*other.prompt_token_ids, *tokens[:start]]
+                rest = SamplingParams(temperature=0.0, max_tokens=len(tokens) - start, ignore_eos=ignore_eos)
+                [output] = _run(plain, "after a tie", [{"prompt_token_ids": text}], rest, watch)
+                plain_tokens = [*plain_tokens, *output.outputs[0].token_ids]
+        compared += longer
     return EqualityReport(compared, agreeing, differences, list(expected), list(got))
 
 
-def _difference(plain: LLM, prompt: int, at: int, one: RequestOutput, other: RequestOutput) -> Difference:
-    tokens = [
-        output.outputs[0].token_ids[at] if at < len(output.outputs[0].token_ids) else None for output in (one, other)
-    ]
-    if None in tokens:
+def _run(
+    llm: LLM, name: str, prompts: Sequence[Prompt], params: SamplingParams, watch: Watch | None
+) -> list[RequestOutput]:
+    done: dict[str, RequestOutput] = {}
+    for update in llm.stream(prompts, params):
+        done[update.output.request_id] = update.output
+        if watch is not None:
+            watch(name, update)
+    return [done[str(number)] for number in range(len(prompts))]
+
+
+def _difference(
+    plain: LLM, prompt: int, at: int, text: list[int], plain_tokens: Sequence[int], tokens: Sequence[int]
+) -> Difference:
+    pair = [each[at] if at < len(each) else None for each in (plain_tokens, tokens)]
+    if None in pair:
         # One output ends where the other goes on, after the same tokens: no rounding does that.
         gap = float("inf")
     else:
-        logits = plain.next_token_logits(one.prompt_token_ids + one.outputs[0].token_ids[:at])
-        gap = float(logits[tokens[0]] - logits[tokens[1]])
+        logits = plain.next_token_logits(text)
+        gap = float(logits[pair[0]] - logits[pair[1]])
     allowed = TIE_GAP.get(plain.model.dtype, HALF_PRECISION_TIE_GAP)
-    texts = ["" if token is None else plain.decode([token]) for token in tokens]
-    return Difference(prompt, at, tokens[0], texts[0], tokens[1], texts[1], gap, abs(gap) <= allowed)
+    texts = ["" if token is None else plain.decode([token]) for token in pair]
+    return Difference(prompt, at, pair[0], texts[0], pair[1], texts[1], gap, abs(gap) <= allowed)

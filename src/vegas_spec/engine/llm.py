@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+import torch
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig, check_choice, check_int, invalid, reject_unknown
@@ -46,6 +47,11 @@ class LLM:
         See `vegas_spec.engine.engine.Engine`.
     seed : int
         For requests that bring no seed of their own.
+    threads : int, optional
+        Threads of a CPU that torch computes with, in the whole process from then on (`torch.set_num_threads`); by
+        default as many as torch chooses, one per core. Threads wait for each other many times in a forward pass, so
+        leave a core to whatever else is busy: with two threads on two cores, one of them taken, everything takes ten to
+        twenty times as long.
     **options
         Those of `VegasConfig`.
 
@@ -72,6 +78,7 @@ class LLM:
         prefill_chunk_size: int = 512,
         attention: AttentionChoice = "torch",
         seed: int = 0,
+        threads: int | None = None,
         **options: Any,
     ) -> None:
         own = [name for name, each in inspect.signature(LLM).parameters.items() if each.kind is each.KEYWORD_ONLY]
@@ -81,6 +88,9 @@ class LLM:
         check_int("prefill_chunk_size", prefill_chunk_size, 1)
         check_choice("attention", attention, get_args(AttentionChoice))
         check_int("seed", seed, 0)
+        if threads is not None:
+            check_int("threads", threads, 1)
+            torch.set_num_threads(threads)
         if isinstance(model, str | os.PathLike):
             if tokenizer is not None:
                 raise invalid("tokenizer", "left out: a model that is loaded by name brings its own", tokenizer)
@@ -190,6 +200,8 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, by the model's chat template; see `generate`."""
+        if not messages:
+            raise InputError("a conversation needs at least one message; got none")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         return self.generate([self.chat_prompt(each) for each in conversations], sampling_params)  # type: ignore[arg-type]
 
