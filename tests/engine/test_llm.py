@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from vegas_spec import LLM, InputError, RequestOutput, SamplingParams
+from vegas_spec import LLM, ConfigError, InputError, RequestOutput, SamplingParams
 from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.outputs import Update
 
@@ -486,6 +486,25 @@ def test_messages_that_the_chat_template_refuses(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(TOKENIZER, "chat_template", template, raising=False)
     with pytest.raises(InputError, match="refuses these messages: "):
         scripted_llm(spell("answer")).chat(messages, TALK)
+
+
+def test_no_conversation_is_refused() -> None:
+    for nothing in ([], [[]], ()):
+        with pytest.raises(InputError, match="a conversation needs at least one message; got none"):
+            scripted_llm(spell("answer")).chat(nothing, TALK)  # type: ignore[arg-type]
+
+
+def test_threads() -> None:
+    assert torch.get_num_threads() == 1
+    try:
+        make_llm("qwen3", threads=2)
+        assert torch.get_num_threads() == 2
+        make_llm("qwen3")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    with pytest.raises(ConfigError, match="threads must be an integer of at least 1; got 0"):
+        make_llm("qwen3", threads=0)
 
 
 def test_a_model_without_a_tokenizer_gives_tokens_only() -> None:

@@ -49,9 +49,9 @@ class LLM:
         For requests that bring no seed of their own.
     threads : int, optional
         Threads of a CPU that torch computes with, in the whole process from then on (`torch.set_num_threads`); by
-        default as many as torch chooses, one per core. Threads wait for each other many times in a forward pass, so
-        leave a core to whatever else is busy: with two threads on two cores, one of them taken, everything takes ten to
-        twenty times as long.
+        default as many as torch chooses, one per core. They wait for each other many times in a forward pass, so leave
+        a core to whatever else is busy: with a thread per core and one core taken, everything can take ten times as
+        long.
     **options
         Those of `VegasConfig`.
 
@@ -61,6 +61,35 @@ class LLM:
         For an unknown option or a value that is not allowed.
     ModelError
         If the model cannot be loaded or is not supported.
+
+    Examples
+    --------
+    Here ``model`` and ``tokenizer`` are loaded already; mostly one gives a name, as in
+    ``LLM("Qwen/Qwen2.5-Coder-0.5B-Instruct")``.
+
+    >>> from vegas_spec import LLM, SamplingParams
+    >>> llm = LLM(model, tokenizer, kv_budget=0.05, num_speculative_tokens=6)
+    >>> params = SamplingParams(temperature=0, max_tokens=15)
+    >>> [output] = llm.generate("def quicksort(items):", params)
+    >>> len(output.outputs[0].token_ids), output.outputs[0].finish_reason
+    (15, 'length')
+
+    Without drafts the same is said, in more forward passes:
+
+    >>> [plain] = llm.with_config(policy="full").generate("def quicksort(items):", params)
+    >>> plain.outputs[0].token_ids == output.outputs[0].token_ids
+    True
+    >>> plain.stats.mean_acceptance_length, output.stats.mean_acceptance_length
+    (1.0, 7.0)
+
+    Text as it comes, and several prompts with options of their own:
+
+    >>> text = [update.output.outputs[0].text for update in llm.stream("def quicksort(items):", params)][-1]
+    >>> text == output.outputs[0].text
+    True
+    >>> outputs = llm.generate(["one", "two"], [params, SamplingParams(top_p=0.9, seed=1, max_tokens=5)])
+    >>> [len(each.outputs[0].token_ids) for each in outputs]
+    [15, 5]
 
     """
 
@@ -200,9 +229,9 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, by the model's chat template; see `generate`."""
-        if not messages:
-            raise InputError("a conversation needs at least one message; got none")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        if not conversations or not all(conversations):
+            raise InputError("a conversation needs at least one message; got none")
         return self.generate([self.chat_prompt(each) for each in conversations], sampling_params)  # type: ignore[arg-type]
 
     def stream(

@@ -110,7 +110,26 @@ class SamplingParams:
     Raises
     ------
     ConfigError
-        If a value is not allowed.
+        If a value is not allowed, or the engine lacks what an option of vLLM's asks for.
+
+    Examples
+    --------
+    >>> from vegas_spec import SamplingParams
+    >>> SamplingParams(temperature=0, max_tokens=64, stop="END").greedy
+    True
+    >>> SamplingParams(top_p=1.5)
+    Traceback (most recent call last):
+    vegas_spec.config.ConfigError: top_p must be a number above 0 and at most 1; got 1.5
+    >>> SamplingParams(n=2)
+    Traceback (most recent call last):
+    vegas_spec.config.ConfigError: n of vLLM's SamplingParams is not supported by this engine: give the prompt n times
+
+    One object serves any number of requests:
+
+    >>> llm = LLM(model, tokenizer)
+    >>> params = SamplingParams(logit_bias={5: 100.0}, max_tokens=2, seed=1)
+    >>> [output.outputs[0].token_ids for output in llm.generate(["one", "two"], params)]
+    [[5, 5], [5, 5]]
 
     """
 
