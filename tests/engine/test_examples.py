@@ -7,7 +7,7 @@ import doctest
 import pytest
 import torch
 import transformers
-from test_llm import TOKENIZER
+from scripted import TOKENIZER
 
 from vegas_spec import LLM, SamplingParams
 

@@ -20,7 +20,7 @@ from engine_cases import (
     reference,
     refused,
 )
-from test_llm import TOKENIZER
+from scripted import TOKENIZER
 from tiny_models import VOCAB, random_prompt
 
 from vegas_spec import LLM, ConfigError, InputError, ModelError, SamplingParams

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
+from torch import Tensor
 
 from vegas_spec import SamplingParams, SelectionTrace
 from vegas_spec.config import POLICIES
-from vegas_spec.engine.engine import Engine
 from vegas_spec.engine.outputs import Update
 from vegas_spec.engine.prompts import InputError
 
@@ -17,23 +20,28 @@ PROMPTS = [random_prompt(length, seed=length) for length in (1, 2, 70, 41)]
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "mistral_sliding"])
 def test_every_policy_goes_on_from_the_same_prompts(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
-    llm = make_llm(family, max_num_seqs=3, prefill_chunk_size=16)
+    llm = make_llm(family, max_num_seqs=3, prefill_chunk_size=32)
     seen: list[Update] = []
     prefilled = llm.prefill(as_prompts(PROMPTS), seen.append)
     assert max(update.prefilled for update in seen) == 69
     kept = [[entries.clone() for entries in each.entries.keys] for each in prefilled]
     expected = {name: llm.with_config(policy=name).generate(as_prompts(PROMPTS), greedy(12)) for name in POLICIES}
 
-    def refuse(*_: object) -> None:
-        raise AssertionError("a prompt was read again")
+    forward, most = llm.model.forward, 3 * (1 + llm.config.num_speculative_tokens)
 
-    monkeypatch.setattr(Engine, "_prefill_piece", refuse)
+    def only_drafts(tokens: Sequence[int], *others: Any) -> Tensor:
+        assert len(tokens) <= most
+        return forward(tokens, *others)
+
+    monkeypatch.setattr(llm.model, "forward", only_drafts)
     for name in POLICIES:
         outputs = llm.with_config(policy=name).generate(prefilled, greedy(12))
         assert generated(outputs) == [reference(family, prompt, 12) for prompt in PROMPTS]
         for output, other in zip(outputs, expected[name], strict=True):
             assert output.stats.accepted_per_position == other.stats.accepted_per_position
             assert output.stats.draft_kv_entries == other.stats.draft_kv_entries
+    with pytest.raises(AssertionError):  # which a prompt that is read does not pass
+        llm.generate(as_prompts(PROMPTS), greedy(1))
     for each, before in zip(prefilled, kept, strict=True):
         length = len(each.token_ids) - 1
         for layer, keys in enumerate(each.entries.keys):
