@@ -11,7 +11,8 @@ import torch
 from vegas_bench.cli import runs
 from vegas_bench.cli.bench_kernels import table
 from vegas_bench.measure.kernels.bench import measure_case
-from vegas_bench.measure.kernels.cases import QUERY_LEN, Case
+from vegas_bench.measure.kernels.cases import CASES, QUERY_LEN, Case
+from vegas_bench.results.results import load
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 
@@ -50,4 +51,13 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path: Path) -> None:
-    assert run(app, ["bench", "kernels", "--only", "1 x 128K", "--out", str(tmp_path / "k.json")]) == 0
+    out = tmp_path / "k.json"
+    assert run(app, ["bench", "kernels", "--only", "1 x 128K", "--out", str(out)]) == 0
+    rows = load(out).rows
+    assert [row.case for row in rows] == [case.name for case in CASES if "1 x 128K" in case.name] != []
+    for row in rows:
+        times = row.milliseconds
+        # Nothing is faster than memory, and what reads a twentieth of the cache is faster than what reads all of it.
+        assert all(time >= 0.9 * times["floor"] for name, time in times.items() if name.startswith("verify"))
+        assert 0 < times["sparse_floor_5%"] <= times["sparse_kv_head_5%"] < times["verify_plain"] / 2
+        assert 0 < times["select_weight"] < times["verify_plain"]
