@@ -78,5 +78,4 @@ def test_what_a_file_was_tuned_on_may_be_anything(tmp_path: Path) -> None:
     assert len(config_file.load(path).warnings(model="5", hardware="H200")) == 1
     # A command line with bytes that are no text, and with a delete character.
     config_file.save(ConfigFile({}, {"command": "tune \udcff.jsonl \x7f", "a\x7f": 1}), path)
-    path.write_text("[vegas]\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
     assert config_file.load(path).tuned_on == {"command": "tune ?.jsonl \x7f", "a\x7f": 1}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from vegas_spec.config import ConfigError, VegasConfig
 
 _HEADER = "# Options of Vegas: for `vegas generate --config`, `vegas serve --config` and vegas_spec.config_file.load.\n"
@@ -98,38 +100,25 @@ def save(content: ConfigFile, path: str | os.PathLike[str]) -> None:
     """
     file = Path(path).expanduser()
     tables = {"vegas": content.options, "tuned_on": content.tuned_on}
-    text = json.dumps(tables, indent=1) + "\n" if file.suffix == ".json" else _HEADER + _toml(tables)
+    if file.suffix == ".json":
+        text = json.dumps(tables, indent=1) + "\n"
+    else:
+        text = f"{_HEADER}\n{tomli_w.dumps(_without_none(tables))}"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        # Of a command line, bytes that are no text are surrogates, which cannot be encoded.
+        file.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot write the config file {path}: {error.strerror}") from error
 
 
-def _toml(tables: dict[str, dict[str, Any]], prefix: str = "") -> str:
-    """Tables of scalars, lists and further tables; None, which TOML lacks, is left out: its meaning is the default."""
-    parts = []
-    for name, table in tables.items():
-        inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-        lines = [
-            f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in inner and value is not None
-        ]
-        parts += [f"\n[{prefix}{_key(name)}]", *lines, _toml(inner, f"{prefix}{_key(name)}.")] if table else []
-    return "\n".join(part for part in parts if part) + ("\n" if parts and not prefix else "")
-
-
-def _value(value: Any) -> str:
-    """JSON's strings, numbers, booleans and lists are TOML's, but for escaped surrogates and a delete character."""
-    return _text(json.dumps(value, ensure_ascii=False)).replace("\x7f", "\\u007f")
-
-
-def _text(value: str) -> str:
-    """Text that can be encoded: of a command line, bytes that are none are surrogates, which are written as ``?``."""
-    return value.encode(errors="replace").decode()
-
-
-def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else _value(name)
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    """Leave None out, which TOML lacks: its meaning is the default."""
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 def _last_part(name: str) -> str:
