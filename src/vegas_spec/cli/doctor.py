@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from vegas_spec.cli import options as flags
+from vegas_spec.cli import flags
 from vegas_spec.cli.errors import UsageError
 from vegas_spec.doctor import Check, Facts, Status, run_checks, verdict
 

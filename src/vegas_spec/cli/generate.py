@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from vegas_spec.cli import options as flags
-from vegas_spec.cli import prompts
+from vegas_spec.cli import flags, prompts
 from vegas_spec.cli.display import LEGEND, TokenPrinter, summary, token_bar, watch_prefill
 from vegas_spec.cli.errors import INTERRUPTED
+from vegas_spec.cli.load import load
+from vegas_spec.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from vegas_spec.engine.llm import LLM
     from vegas_spec.engine.outputs import RequestOutput
-    from vegas_spec.engine.sampling_params import SamplingParams
 
 
+@flags.with_groups
 def generate(
-    context: typer.Context,
-    model: flags.ModelArgument,
+    model: flags.Model,
     dash: prompts.Dash = None,
     prompt: prompts.Prompt = None,
     prompt_file: prompts.PromptFile = None,
@@ -29,63 +29,16 @@ def generate(
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Print text as it comes.")] = True,
     show: Annotated[bool, typer.Option("--show", help="Colour tokens: accepted, corrected, bonus.")] = False,
     as_json: flags.Json = False,
-    max_tokens: flags.MaxTokens = 256,
-    temperature: flags.Temperature = 0.0,
-    top_k: flags.TopK = 0,
-    top_p: flags.TopP = 1.0,
-    min_p: flags.MinP = 0.0,
-    repetition_penalty: flags.RepetitionPenalty = 1.0,
-    presence_penalty: flags.PresencePenalty = 0.0,
-    frequency_penalty: flags.FrequencyPenalty = 0.0,
-    seed: flags.Seed = None,
-    stop: flags.Stop = None,
-    stop_token_ids: flags.StopTokenIds = None,
-    ignore_eos: flags.IgnoreEos = False,
-    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
-    policy: flags.Policy = "vegas",
-    kv_budget: flags.KvBudget = 0.05,
-    kv_budget_min: flags.KvBudgetMin = 256,
-    kv_budget_max: flags.KvBudgetMax = None,
-    score: flags.Score = "weight",
-    rows: flags.Rows = "ends",
-    granularity: flags.Granularity = "kv_head",
-    adaptive: flags.Adaptive = False,
+    *,
+    params: Annotated[SamplingParams, flags.SAMPLING],
+    drafting: Annotated[flags.Drafting, flags.DRAFTING],
     config: flags.ConfigPath = None,
-    dtype: flags.Dtype = "auto",
-    device: flags.Device = "auto",
-    revision: flags.Revision = None,
-    hf_overrides: flags.HfOverrides = None,
-    max_model_len: flags.MaxModelLen = None,
+    loading: Annotated[flags.Loading, flags.LOADING],
 ) -> None:
     """Continue a prompt; the output is the model's own, drafting only makes it come sooner."""
-    from vegas_spec.engine.sampling_params import SamplingParams
-
     console = Console(stderr=True)
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
-        stop=tuple(stop or ()),
-        stop_token_ids=tuple(stop_token_ids or ()),
-        ignore_eos=ignore_eos,
-    )
     text = prompts.read_prompt(prompt, prompt_file, dash)
-    llm = flags.load(
-        model,
-        console,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        hf_overrides=hf_overrides,
-        max_model_len=max_model_len,
-        **flags.drafting(context, config, model, console),
-    )
+    llm = load(model, console, loading, drafting, config)
     run(llm, prompts.make_prompt(llm, text, chat), params, console, as_json=as_json, stream=stream, show=show)
 
 

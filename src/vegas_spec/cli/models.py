@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from vegas_spec.cli.progress import fetch_showing_progress
+from vegas_spec.cli.load import fetch_showing_progress
 from vegas_spec.models import KnownModel, is_fetched, known_models, model_folder
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vegas_spec.cli.errors import UsageError
+from vegas_spec.config import check_int
 
 if TYPE_CHECKING:
     from vegas_spec.engine.llm import LLM
@@ -60,7 +61,8 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         raise UsageError("standard input is closed; give the prompt with --prompt or --prompt-file")
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # whatever the locale, as for a file
+        # Whatever the locale, as for a file; and with the ends of lines that it has.
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict", newline="")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -70,9 +72,9 @@ def _read_stdin() -> str:
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file, or say in one sentence why not."""
+    """Read a UTF-8 file with the ends of lines that it has, or say in one sentence why not."""
     try:
-        return path.expanduser().read_text(encoding="utf-8-sig")  # a byte order mark is no part of the text
+        return path.expanduser().read_bytes().decode("utf-8-sig")  # a byte order mark is no part of the text
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except OSError as error:
@@ -84,3 +86,13 @@ def make_prompt(llm: LLM, text: str, chat: bool | None) -> Any:
     if chat is None:
         chat = llm.has_chat_template
     return llm.chat_prompt([{"role": "user", "content": text}]) if chat else text
+
+
+def make_source_prompt(llm: LLM, num_tokens: int, number: int = 0) -> tuple[str, Any]:
+    """Give the name and the tokens of a built-in prompt: source code, and a question about it."""
+    from vegas_spec.engine.encoder import Encoder
+    from vegas_spec.engine.source_text import source_prompt
+
+    # Before millions of tokens are made that no model reads.
+    check_int("--prompt-tokens", num_tokens, 1, llm.max_model_len - 1)
+    return source_prompt(Encoder.of(llm), num_tokens, number)

@@ -2,94 +2,90 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from vegas_spec.cli import options as flags
-from vegas_spec.cli.progress import fetch_showing_progress
-from vegas_spec.models import known_models
+from vegas_spec.cli import flags
+from vegas_spec.cli.load import place_of
 
-_METHOD = "Drafting"
-
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+SETTINGS = {"ignore_unknown_options": True}
 """Of the subcommand: what is not ours is vLLM's."""
 
+_DRAFTING = dataclasses.replace(
+    # What is not given here may stand in --speculative-config or in a file.
+    flags.DRAFTING.saying(
+        policy="vegas, dense (drafts read everything), full (no drafts); baselines: stream, quest, specextend.",
+        rows="Verified rows that score: ends or all.",
+        adaptive="Adapt the number of drafts to what is accepted; the one given is the most.",
+    ),
+    shows_defaults=False,
+)
 
+_BESIDE = ("no_adaptive", "fall_back", "no_fall_back", "dry_run")
+_OURS = [f"--{name.replace('_', '-')}" for name in (*_DRAFTING.names, *_BESIDE)]
+
+
+@flags.with_groups
 def serve(
-    context: typer.Context,
-    num_speculative_tokens: Annotated[int | None, flags.NUM_SPECULATIVE_TOKENS] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option("--policy", help="Who chooses what drafts read; see docs/options.md.", rich_help_panel=_METHOD),
-    ] = None,
-    kv_budget: Annotated[float | None, flags.KV_BUDGET] = None,
-    kv_budget_min: Annotated[int | None, flags.KV_BUDGET_MIN] = None,
-    kv_budget_max: Annotated[int | None, flags.KV_BUDGET_MAX] = None,
-    score: Annotated[str | None, flags.SCORE] = None,
-    rows: Annotated[
-        str | None, typer.Option("--rows", help="Verified rows that score: ends or all.", rich_help_panel=_METHOD)
-    ] = None,
-    granularity: Annotated[str | None, flags.GRANULARITY] = None,
-    fall_back: Annotated[
-        bool | None,
-        typer.Option(
-            "--fall-back/--no-fall-back", help="Decode plainly where drafting cannot gain.", rich_help_panel=_METHOD
-        ),
-    ] = None,
-    adaptive: Annotated[
-        bool | None,
-        typer.Option(
-            "--adaptive/--no-adaptive",
-            help="Adapt the number of drafts to what is accepted; the one given is the most.",
-            rich_help_panel=_METHOD,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL [VLLM OPTIONS]",
+            help="A name of `vegas models`, a hub id or a folder; and what `vllm serve --help=all` lists.",
+            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the vllm command instead of running it.")] = False,
+    *,
+    drafting: Annotated[flags.Drafting, _DRAFTING],
+    fall_back: Annotated[
+        bool | None,
+        typer.Option(
+            "--fall-back/--no-fall-back",
+            help="Decode plainly where drafting cannot gain.",
+            rich_help_panel=_DRAFTING.panel,
+        ),
+    ] = None,
 ) -> None:
-    """Serve a model with vLLM, drafting with Vegas: vegas serve MODEL [OPTIONS OF vllm serve].
+    """Serve a model with vLLM, drafting with Vegas.
 
-    MODEL and all other arguments go to `vllm serve` as they are (`vllm serve --help=all` lists them). Its
-    --speculative-config is merged with the options below, which win; so is --config FILE, if `vegas tune` wrote it (a
-    .yaml goes to vLLM). MODEL may also be a name of `vegas models`.
+    MODEL and all options that are not listed here go to `vllm serve`. Its
+    --speculative-config is merged with the options below, which win; so is
+    --config FILE, if `vegas tune` wrote it (a .yaml goes to vLLM).
     """
     from vegas_spec import config_file
     from vegas_spec.vllm.start import serve as vllm_serve
 
-    given: dict[str, Any] = {
-        "num_speculative_tokens": num_speculative_tokens,
-        "policy": policy,
-        "kv_budget": kv_budget,
-        "kv_budget_min": kv_budget_min,
-        "kv_budget_max": kv_budget_max,
-        "score": score,
-        "rows": rows,
-        "granularity": granularity,
-        "fall_back": fall_back,
-        "adaptive": adaptive,
-    }
-    drafting = {name: value for name, value in given.items() if value is not None}
-    passed, path = vllm_serve.take_config_file(context.args)
+    given = drafting.given | ({} if fall_back is None else {"fall_back": fall_back})
+    passed, path = vllm_serve.take_config_file(arguments or [])
     tuned = config_file.ConfigFile({}) if path is None else config_file.load(path)
-    arguments = vllm_serve.serve_arguments(passed, drafting, tuned.options)
-    command = shlex.join(["vllm", "serve", *arguments])
+    passed = vllm_serve.serve_arguments(passed, given, tuned.options)
+    if not dry_run:
+        vllm_serve.check_vllm()
+    unchecked = vllm_serve.check_arguments(passed, _OURS)
+    command = shlex.join(["vllm", "serve", *passed])
     if dry_run:
         typer.echo(command)
+        if unchecked:
+            typer.echo(f"vegas: {unchecked}", err=True)
         return
-    vllm_serve.check_vllm()
-    if tuned.tuned_on and arguments:
-        for sentence in tuned.warnings(model=arguments[0], hardware=vllm_serve.hardware()):
+    if tuned.tuned_on and passed:
+        for sentence in tuned.warnings(model=passed[0], hardware=vllm_serve.hardware()):
             typer.echo(f"vegas: {sentence}", err=True)
-    arguments = _with_folder(arguments)
+    passed = _with_folder(passed)
     typer.echo(f"vegas: {command}", err=True)
-    vllm_serve.run_vllm(arguments)
+    vllm_serve.run_vllm(passed)
 
 
 def _with_folder(arguments: list[str]) -> list[str]:
     """Put the folder of a model of `vegas models` in the place of its name, and keep the name for clients."""
-    if not arguments or not any(arguments[0] == known.name for known in known_models()):
+    if not arguments or arguments[0].startswith("-"):
         return arguments
     name, *rest = arguments
-    named = any(argument.startswith("--served-model-name") for argument in rest)
-    return [str(fetch_showing_progress(name)), *rest, *([] if named else ["--served-model-name", name])]
+    place = place_of(name, Console(stderr=True))
+    named = place == name or any(argument.startswith("--served-model-name") for argument in rest)
+    return [place, *rest, *([] if named else ["--served-model-name", name])]

