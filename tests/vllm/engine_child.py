@@ -33,7 +33,7 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 from vegas_spec.pacing.fall_back import Cost
 from vegas_spec.vllm.scheduler import drafting as scheduling
 from vegas_spec.vllm.scheduler.drafting import Drafting
-from vegas_spec.vllm.start import hooks, plugin
+from vegas_spec.vllm.start import hooks, plugin, serve
 from vegas_spec.vllm.start import options as vegas_options
 from vegas_spec.vllm.worker import decode_graphs, flash_attention, speculator
 from vegas_spec.vllm.worker.draft_graphs import DraftGraphs
@@ -262,6 +262,10 @@ class Engines:
         """How often each number of drafts was verified."""
         return dict(self.tallies[name]["lengths"])
 
+    def check_arguments(self, arguments):
+        """What a server's arguments lack, by vLLM's parser."""
+        return serve.check_arguments(arguments, [])
+
     def check_hooks(self):
         return hooks.check_hooks()
 
@@ -279,7 +283,7 @@ class Engines:
 
     def register_without(self, hook):
         """A stock configuration's method, and what asking for Vegas says, after a registration that misses a hook."""
-        missing = hooks.Hook(hook, (), "test")
+        missing = hooks.Hook(hook, "called", "test")
         table = hooks.CONFIGURATION
         create = vars(EngineArgs)["create_engine_config"]
         try:

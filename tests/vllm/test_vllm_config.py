@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.vllm.start import options, plugin, refusals
+from vegas_spec.vllm.start import hooks, options, plugin, refusals
 
 VEGAS = {"method": "vegas", "num_speculative_tokens": 4, "kv_budget": 0.1}
 
@@ -180,9 +180,33 @@ def test_layers_that_are_refused():
         refusals.check_layers({"b": SimpleNamespace(impl=ours, **{**layer, "kv_sharing_target_layer_name": "a"})})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-tp", "2", "--port=80", "--max_num_seqs", "8", "-O3", "--speculative-config", '{"kv_budget": 0.1}'], None),
+        (["--no-such-option"], "refuses these arguments: unrecognized arguments: --no-such-option"),
+        (["-tp", "two"], "invalid int value: 'two'"),
+        (["--config", "none.yaml"], "No such file"),
+    ],
+)
+def test_arguments_of_a_server_are_checked_by_vllms_own_parser(engines, arguments, says):
+    """Before anything is started, or printed by ``--dry-run``."""
+    if says is None:
+        assert engines.check_arguments(["some/model", *arguments]) is None
+    else:
+        with pytest.raises(RuntimeError, match=says):
+            engines.check_arguments(["some/model", *arguments])
+
+
 def test_hooks(engines):
     """This vLLM has all that Vegas needs."""
     assert [check for check in engines.check_hooks() if check[1] != "PASS"] == []
+
+
+def test_what_is_replaced_says_by_what_and_until_when():
+    """And nothing else does."""
+    for hook in (*hooks.CONFIGURATION, *hooks.RUNNER, *hooks.CPU, *hooks.CUDA):
+        assert bool(hook.by) is bool(hook.until) is (hook.does == "replaced")
 
 
 def test_registration_is_idempotent(engines):

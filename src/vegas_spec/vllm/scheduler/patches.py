@@ -9,7 +9,6 @@ from typing import Any
 from vegas_spec.config import ConfigError
 from vegas_spec.vllm.scheduler.drafting import Drafting, wants_drafts
 from vegas_spec.vllm.start import options
-from vegas_spec.vllm.start.replacing import replace
 
 
 def schedule(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,17 +98,3 @@ def validate_request(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(other, speculative_config, *args, **kwargs)
 
     return wrapped
-
-
-def apply() -> None:
-    """Install every replacement of this file."""
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.metrics.loggers import StatLoggerManager
-
-    replace(SamplingParams, "_validate_spec_decode", validate_request)
-    replace(Scheduler, "schedule", schedule)
-    replace(Scheduler, "_update_after_schedule", update_after_schedule)
-    replace(Scheduler, "make_spec_decoding_stats", spec_decoding_stats)
-    replace(Scheduler, "make_stats", make_stats)
-    replace(StatLoggerManager, "__init__", stat_loggers)

@@ -1,4 +1,4 @@
-"""The replacements of `hooks.CONFIGURATION`: few, idempotent, and vLLM's own code runs unless Vegas is asked for."""
+"""The replacements that `hooks` names: few, idempotent, and vLLM's own code runs unless Vegas is asked for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from vegas_spec.vllm.scheduler import patches as scheduler_patches
 from vegas_spec.vllm.start import banner, hooks, options, refusals
-from vegas_spec.vllm.start.replacing import replace
 
 BACKEND = "vegas_spec.vllm.worker.flash_attention.VegasFlashAttentionBackend"
 CPU_BACKEND = "vegas_spec.vllm.worker.cpu_attention.VegasCPUAttentionBackend"
@@ -97,17 +95,13 @@ def init_speculator(original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(vllm_config: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         if not options.is_vegas(vllm_config):
             return original(vllm_config, device, *args, **kwargs)
-        from vegas_spec.vllm.worker import decode_graphs, figures
+        from vegas_spec.vllm.worker import figures
         from vegas_spec.vllm.worker.speculator import VegasSpeculator
 
         claim_backend()
         figures.add_to_worker()
-        # Modules that are too heavy to import before an engine with Vegas has been asked for.
-        from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
-        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-
-        replace(CudaGraphManager, "_init_candidates", decode_graphs.init_candidates)
-        replace(GPUModelRunner, "load_model", load_model)
+        # In modules that are too heavy to import before an engine with Vegas has been asked for.
+        hooks.install(hooks.RUNNER)
         return VegasSpeculator(vllm_config, device)
 
     return wrapped
@@ -139,28 +133,12 @@ def cpu_backend(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def apply() -> None:
-    """Install every replacement."""
-    from vllm.config import VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.platforms import current_platform
-    from vllm.v1.worker.gpu import spec_decode
-
-    replace(EngineArgs, "create_engine_config", create_engine_config)
-    replace(EngineArgs, "add_cli_args", add_cli_args)
-    replace(VllmConfig, "__post_init__", post_init)
-    replace(VllmConfig, "_get_v2_model_runner_unsupported_features", unsupported_features)
-    replace(VllmConfig, "num_lookahead_tokens", num_lookahead_tokens)
-    scheduler_patches.apply()
-    replace(spec_decode, "init_speculator", init_speculator)
+    """Install every replacement that is needed before an engine has been asked for."""
+    hooks.install((*hooks.CONFIGURATION, *hooks.platform_hooks()))
     # The runner imports the function by name; where it was imported before us, that name is replaced too.
     runner = sys.modules.get("vllm.v1.worker.gpu.model_runner")
     if runner is not None:
-        replace(runner, "init_speculator", init_speculator)
-    platform: Any = current_platform
-    if platform.is_cpu():
-        from vllm.platforms.cpu import CpuPlatform
-
-        replace(CpuPlatform, "get_attn_backend_cls", cpu_backend)
+        hooks.replace(runner, "init_speculator", init_speculator)
 
 
 def refuse_vegas(message: str) -> None:
@@ -176,4 +154,4 @@ def refuse_vegas(message: str) -> None:
         return wrapped
 
     if "create_engine_config" in vars(EngineArgs):
-        replace(EngineArgs, "create_engine_config", wrap)
+        hooks.replace(EngineArgs, "create_engine_config", wrap)
