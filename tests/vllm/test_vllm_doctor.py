@@ -2,13 +2,13 @@
 
 from engine_process import child_environment
 
-from vegas_spec.vllm.start import doctor
+from vegas_spec.vllm.start import self_test
 
 
 def test_self_test(monkeypatch):
     """The tiny random model is written, served twice, and the outputs compared."""
     for name, value in child_environment().items():
         monkeypatch.setenv(name, value)
-    [check] = doctor.self_test(None)
-    assert check.status == "PASS", check.detail
-    assert check.detail.startswith("32 tokens are the same with and without Vegas: a tiny random model, float32, cpu")
+    status, detail = self_test.run(None)
+    assert status == "PASS", detail
+    assert detail.startswith("32 tokens are the same with and without Vegas: a tiny random model, float32, cpu")

