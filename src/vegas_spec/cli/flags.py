@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from vegas_spec.cli.errors import UsageError
-from vegas_spec.config import VegasConfig
+from vegas_spec.config import VegasConfig, policy_paths
 from vegas_spec.engine.sampling_params import SamplingParams
 
 
@@ -42,16 +42,12 @@ class Group:
         A line for each field. The flags stand in its order.
     make : callable
         From the flags that were given, by field, to the object that the subcommand gets.
-    defaults : mapping
-        Where the command's default is another one than the field's.
+    defaults, metavars : mapping
+        By field, where the command's default is another one, and what stands for a value in the help, if not its type.
     left_out : sequence of str
         Fields that have no flag here.
-    shows_defaults : bool
-        False where a flag that is not given may have its value from elsewhere.
-    switches_off : bool
-        Whether a flag of a bool also has its ``--no-...``: where a file may have switched it on.
-    metavars : mapping
-        What stands for a flag's value in the help, where it is not its type.
+    shows_defaults, switches_off : bool
+        What to change where a file may hold the options, too: no default is shown, and a bool has its ``--no-...``.
 
     """
 
@@ -71,13 +67,13 @@ class Group:
         fields = {each.name: each for each in dataclasses.fields(self.of)}
         return [name for name in {**self.help, **fields} if name in fields and name not in self.left_out]
 
-    def without(self, *names: str, **changes: Any) -> Group:
+    def without(self, *names: str, **defaults: Any) -> Group:
         """Give the group without some of its flags, and with other defaults."""
-        return dataclasses.replace(self, left_out=[*self.left_out, *names], defaults={**self.defaults, **changes})
+        return dataclasses.replace(self, left_out=[*self.left_out, *names], defaults={**self.defaults, **defaults})
 
-    def only(self, *names: str, **changes: Any) -> Group:
+    def only(self, *names: str, **defaults: Any) -> Group:
         """Give the group with some of its flags alone, and with other defaults."""
-        return self.without(*(name for name in self.names if name not in names), **changes)
+        return self.without(*(name for name in self.names if name not in names), **defaults)
 
     def saying(self, **lines: str) -> Group:
         """Give the group with other lines of help."""
@@ -85,21 +81,24 @@ class Group:
 
     def flag(self, name: str) -> Any:
         """One of the flags, for a parameter of its own: ``Annotated[int, SAMPLING.flag("max_tokens")]``."""
-        written = f"--{name.replace('_', '-')}"
-        if self.switches_off and _type_of_value(self.of, name) is bool:
-            written += f"/--no-{name.replace('_', '-')}"
+        written = name.replace("_", "-")
+        off = f"/--no-{written}" if self.switches_off and _type_of_value(self.of, name) is bool else ""
         return typer.Option(
-            written, help=self.help.get(name), rich_help_panel=self.panel, metavar=self.metavars.get(name)
+            f"--{written}{off}",
+            help=self.help.get(name),
+            rich_help_panel=self.panel,
+            metavar=self.metavars.get(name),
         )
 
     def parameters(self) -> list[inspect.Parameter]:
         """The flags as parameters of a function, the way typer reads them."""
-        shown = {each.name: each.default for each in dataclasses.fields(self.of)} | {**self.defaults}
+        defaults = {each.name: each.default for each in dataclasses.fields(self.of)} | dict(self.defaults)
+        nothing = (dataclasses.MISSING, ())
         return [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=shown[name] if self.shows_defaults and shown[name] is not dataclasses.MISSING else None,
+                default=defaults[name] if self.shows_defaults and defaults[name] not in nothing else None,
                 annotation=Annotated[_type_of_value(self.of, name) | None, self.flag(name)],
             )
             for name in self.names
@@ -136,8 +135,8 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for name, parameter in own.items():
-        plain = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        parameters += groups[name].parameters() if name in groups else [plain]
+        alone = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        parameters += groups[name].parameters() if name in groups else alone
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_flags
 
@@ -147,23 +146,11 @@ def _is_given(context: typer.Context, flag: str) -> bool:
 
 
 class Drafting:
-    """Options of `VegasConfig` that were given on the command line.
-
-    Attributes
-    ----------
-    given : dict
-        By name.
-
-    Raises
-    ------
-    UsageError
-        If the policy is written as measurements that compare policies take it, with options.
-
-    """
+    """Options of `VegasConfig` that were given on the command line, by name; those of a file may join them."""
 
     def __init__(self, **given: Any) -> None:
         name, _, options = str(given.get("policy", "")).partition(":")
-        if "=" in options:
+        if "=" in options:  # as measurements that compare policies take it
             pairs = [option.partition("=") for option in options.split(":")]
             written = " ".join(f"--{key.replace('_', '-')} {value}" for key, _, value in pairs)
             raise UsageError(f"--policy takes a name here; give its options as flags: --policy {name} {written}")
@@ -193,8 +180,8 @@ DRAFTING = Group(
     switches_off=True,
     help={
         "num_speculative_tokens": "Drafted tokens per iteration, 1 to 16.",
-        "policy": "vegas, dense (drafts read everything), full (no drafts); "
-        "baselines: stream, quest, specextend, oracle.",
+        "policy": "vegas, dense (drafts read everything), full (no drafts); baselines: "
+        f"{', '.join(name for name in policy_paths() if name not in ('vegas', 'dense', 'full'))}.",
         "kv_budget": "Share of the context that a draft step reads.",
         "kv_budget_min": "Fewest entries it reads.",
         "kv_budget_max": "Most entries it reads.",

@@ -18,7 +18,6 @@ SETTINGS = {"ignore_unknown_options": True}
 _DRAFTING = dataclasses.replace(
     # What is not given here may stand in --speculative-config or in a file.
     flags.DRAFTING.saying(
-        policy="vegas, dense (drafts read everything), full (no drafts); baselines: stream, quest, specextend.",
         rows="Verified rows that score: ends or all.",
         adaptive="Adapt the number of drafts to what is accepted; the one given is the most.",
     ),

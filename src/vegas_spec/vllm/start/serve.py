@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from vegas_spec import environment
@@ -30,26 +30,29 @@ _SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc")
 
 def take_config_file(passed: Sequence[str]) -> tuple[list[str], str | None]:
     """Split arguments into those of vLLM, and our config file if one is given by ``--config``."""
+    rest, taken = _take(passed, lambda flag: flag == "--config")
+    of_vllm = [value for _, value in taken if value.endswith(_OF_VLLM)]
+    ours = [value for _, value in taken if not value.endswith(_OF_VLLM)]
+    if len(ours) > 1 or "" in ours:
+        raise ConfigError(
+            "--config takes one config file of vegas (TOML or JSON, as vegas tune writes it), and one of vLLM's "
+            f"(YAML); got {'no file' if '' in ours else ' and '.join(ours)}"
+        )
+    return [*rest, *(word for value in of_vllm for word in ("--config", value))], ours[0] if ours else None
+
+
+def _take(passed: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Split arguments into those of others, and the flags that are wanted with the value of each; "" if it has none."""
     rest: list[str] = []
-    ours: str | None = None
+    taken: list[tuple[str, str]] = []
     remaining = iter(passed)
     for argument in remaining:
         flag, has_value, value = argument.partition("=")
-        if flag != "--config":
-            rest.append(argument)
-            continue
-        if not has_value:
-            value = next(remaining, "")
-        if value.endswith(_OF_VLLM):
-            rest += [flag, value]
-        elif ours is None and value:
-            ours = value
+        if wanted(flag):
+            taken.append((flag, value if has_value else next(remaining, "")))
         else:
-            raise ConfigError(
-                "--config takes one config file of vegas (TOML or JSON, as vegas tune writes it), and one of vLLM's "
-                f"(YAML); got {'no file' if not value else f'{ours} and {value}'}"
-            )
-    return rest, ours
+            rest.append(argument)
+    return rest, taken
 
 
 def serve_arguments(
@@ -94,21 +97,11 @@ def serve_arguments(
 
 def take_speculative_config(passed: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """Split arguments into those of others, and the speculative configuration, in any of vLLM's spellings of it."""
-    rest: list[str] = []
+    rest, taken = _take(passed, lambda flag: flag.partition(".")[0] in _SPECULATIVE)
     config: dict[str, Any] = {}
-    remaining = iter(passed)
-    for argument in remaining:
-        flag, has_value, value = argument.partition("=")
-        name, _, key = flag.partition(".")
-        if name not in _SPECULATIVE:
-            rest.append(argument)
-            continue
-        if not has_value:
-            value = next(remaining, "")
-        if key:
-            config[key.replace("-", "_")] = _plain_value(value)
-        else:
-            config.update(_json_object(flag, value))
+    for flag, value in taken:
+        key = flag.partition(".")[2].replace("-", "_")
+        config |= {key: _plain_value(value)} if key else _json_object(flag, value)
     return rest, config
 
 
