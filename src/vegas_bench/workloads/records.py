@@ -13,6 +13,7 @@ from typing import Any
 from vegas_bench.workloads.prompt import Wanted, WorkloadPrompt
 from vegas_spec.engine.encoder import Encoder, cut_middle
 from vegas_spec.engine.prompts import InputError
+from vegas_spec.environment import pip_install
 
 Record = dict[str, Any]
 
@@ -85,7 +86,7 @@ def read_hub(name: str, hub_id: str, split: str, columns: Sequence[str]) -> list
     except ImportError as error:
         raise InputError(
             f"workload {name} reads {hub_id} (split {split}) by the package datasets, which is not installed: "
-            f"pip install 'vegas-spec[bench]', {otherwise}"
+            f"{pip_install('bench')}, {otherwise}"
         ) from error
     try:
         records: list[Record] = [dict(record) for record in datasets.load_dataset(hub_id, split=split)]
