@@ -20,6 +20,8 @@ from vegas_spec import LLM
 from vegas_spec.cli import app
 from vegas_spec.cli.display import TokenPrinter
 from vegas_spec.cli.errors import run
+from vegas_spec.cli.verify import describe
+from vegas_spec.engine.equality import Difference, EqualityReport
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats, Update
 
 SPECIAL = {"<pad>": 0, "<s>": 1, "</s>": 2}
@@ -265,6 +267,23 @@ def test_a_built_in_prompt_too_long_is_refused_before_it_is_made(
     for command in (["verify", chat_model], ["demo", "--model", chat_model]):
         assert run(app, [*command, "--prompt-tokens", "99999999"]) == 2
         assert "--prompt-tokens must be an integer from 1 to 1023; got 99999999" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gaps", "says"),
+    [
+        ([], "4/4 tokens identical"),
+        ([0.1], "3/4 tokens identical: all but 1 numerical tie"),
+        ([0.1, 0.2], "2/4 tokens identical: all but 2 numerical ties"),
+        ([0.1, 9.0], "2/4 tokens identical"),
+    ],
+)
+def test_a_numerical_tie_is_no_mismatch(gaps: list[float], says: str):
+    differences = [Difference(0, place, 1, "a", 2, "b", gap, gap < 1) for place, gap in enumerate(gaps)]
+    first, *rest = describe(EqualityReport(4, 4 - len(gaps), differences, [], [])).splitlines()
+    assert first == says
+    ends = ["a numerical tie" if gap < 1 else "NOT a numerical tie" for gap in gaps]
+    assert [line.rpartition(", ")[2] for line in rest[:-1]] == ends
 
 
 def test_the_demo(chat_model: str, capsys: pytest.CaptureFixture[str]):

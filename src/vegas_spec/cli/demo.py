@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from vegas_spec.cli.load import load
 from vegas_spec.cli.verify import describe
 from vegas_spec.engine.sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from vegas_spec.engine.outputs import Update
+
 MODEL = "qwen2.5-coder-0.5b"
 
 
@@ -28,7 +31,7 @@ def demo(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Download the model without asking.")] = False,
     as_json: flags.Json = False,
     *,
-    loading: Annotated[flags.Loading, flags.LOADING.only("device")],
+    loading: Annotated[flags.Loading, flags.LOADING.only("device", "threads")],
 ) -> None:
     """Show the method on a real model: the stream in colour, what was accepted, what was read, and that it is exact."""
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
@@ -72,17 +75,23 @@ def demo(
     plain = llm.with_config(policy="full")
     expected = None
     with token_bar(console) as bar:
-        task = bar.add_task("plain decoding", total=prompt_tokens + max_tokens)
+        task = bar.add_task("", total=prompt_tokens + max_tokens)
+
+        def watch(run: str, update: Update) -> None:
+            done = update.prefilled + len(update.output.outputs[0].token_ids)
+            bar.update(task, description=f"{run}: decoding plainly", completed=done)
+
         for update in plain.stream(prompt, params):
             expected = update.output
-            bar.update(task, completed=update.prefilled + len(expected.outputs[0].token_ids))
-    assert expected is not None
-    report = judge(plain, [expected], [output], ignore_eos=True)
+            watch("to compare", update)
+        assert expected is not None
+        report = judge(plain, [expected], [output], ignore_eos=True, watch=watch)
     if as_json:
         typer.echo(json.dumps({**report.to_dict(), "text": output.outputs[0].text}))
     else:
-        console.print(describe(report).splitlines()[0], style="bold green" if report.identical else "bold yellow")
-        for line in describe(report).splitlines()[1:-1]:
+        verdict, *differences, _ = describe(report).splitlines()
+        console.print(verdict, style="bold red" if report.faults else "bold green")
+        for line in differences:
             console.print(line, markup=False)
         console.print(
             f"One forward pass per {output.stats.mean_acceptance_length:.1f} tokens read the whole cache; "

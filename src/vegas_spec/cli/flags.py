@@ -171,6 +171,7 @@ class Loading:
     revision: str | None = None
     hf_overrides: str | None = None
     max_model_len: int | None = None
+    threads: int | None = None
 
 
 DRAFTING = Group(
@@ -196,9 +197,11 @@ SAMPLING = Group(
     of=SamplingParams,
     make=SamplingParams,
     panel="Sampling",
-    defaults={"max_tokens": 256, "temperature": 0.0},  # vLLM's own defaults are a sentence, drawn at random
+    defaults={"max_tokens": 256, "temperature": 0.0},  # vLLM's own are a sentence, drawn at random
+    left_out=["logit_bias"],  # a number for each token: nothing for a command line
     help={
         "max_tokens": "Most tokens to generate.",
+        "min_tokens": "Fewest, before anything else may end the output.",
         "temperature": "0 is greedy.",
         "top_k": "Keep the k likeliest tokens; 0 is all.",
         "top_p": "Keep the likeliest tokens up to this mass.",
@@ -210,6 +213,8 @@ SAMPLING = Group(
         "stop": "End at this text; may be repeated.",
         "stop_token_ids": "End at this token; may be repeated.",
         "ignore_eos": "Go on after the end-of-sequence token.",
+        "bad_words": "Never say this word; may be repeated.",
+        "allowed_token_ids": "Say this token and no other; may be repeated.",
     },
 )
 
@@ -224,6 +229,7 @@ LOADING = Group(
         "revision": "Of a hub model.",
         "hf_overrides": "Values for keys of the model's configuration, such as rope_parameters.",
         "max_model_len": "Most tokens of prompt and output together.",
+        "threads": "Of the CPU; one core fewer than there are where another process is busy.",
     },
 )
 

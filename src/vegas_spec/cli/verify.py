@@ -40,7 +40,8 @@ def verify(
 ) -> None:
     """Run the same prompts plainly and with drafts, greedily, and compare token by token.
 
-    Exit code 0 if all tokens are the same or the first difference is a numerical tie, 1 otherwise.
+    Exit code 0 if all tokens are the same but for numerical ties, after which
+    the plain model goes on with the other text; 1 otherwise.
     """
     check_int("max_tokens", max_tokens, 1)
     console = Console(stderr=True)
@@ -74,7 +75,9 @@ def verify(
 
 def describe(report: EqualityReport) -> str:
     """Tell a report in a few lines."""
-    lines = [f"{report.agreeing}/{report.compared} tokens identical"]
+    ties = len(report.ties)
+    but = f": all but {ties} numerical tie{'s' * (ties != 1)}" if ties and not report.faults else ""
+    lines = [f"{report.agreeing}/{report.compared} tokens identical{but}"]
     for difference in report.differences:
         what = "a numerical tie" if difference.tie else "NOT a numerical tie"
         lines.append(
