@@ -29,7 +29,7 @@ from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.measure.throughput_rows import Shape, vllm_row
 from vegas_bench.measure.variants import Variant
 from vegas_bench.results.results import Result, ResultError, ThroughputRow, save
-from vegas_spec.cli.options import place_of
+from vegas_spec.cli.load import place_of
 from vegas_spec.config import VegasConfig
 
 SIDES: dict[str, dict[str, Any] | None] = {

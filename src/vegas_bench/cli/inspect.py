@@ -11,40 +11,30 @@ from rich.console import Console
 
 from vegas_bench.cli import runs
 from vegas_bench.cli.pages import need
-from vegas_spec.cli import options as flags
-from vegas_spec.cli import prompts
+from vegas_spec.cli import flags, prompts
 from vegas_spec.cli.display import token_bar
 from vegas_spec.cli.errors import UsageError
+from vegas_spec.cli.load import load
+from vegas_spec.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from vegas_spec.engine.outputs import Update
 
 
+@flags.with_groups
 def inspect(
-    context: typer.Context,
-    model: flags.ModelArgument,
+    model: flags.Model,
     dash: prompts.Dash = None,
     prompt: prompts.Prompt = None,
     prompt_file: prompts.PromptFile = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("inspect.html"),
     chat: prompts.Chat = None,
     as_json: flags.Json = False,
-    max_tokens: flags.MaxTokens = 128,
-    ignore_eos: flags.IgnoreEos = False,
-    num_speculative_tokens: flags.NumSpeculativeTokens = 6,
-    policy: flags.Policy = "vegas",
-    kv_budget: flags.KvBudget = 0.05,
-    kv_budget_min: flags.KvBudgetMin = 256,
-    kv_budget_max: flags.KvBudgetMax = None,
-    score: flags.Score = "weight",
-    rows: flags.Rows = "ends",
-    granularity: flags.Granularity = "kv_head",
+    *,
+    params: Annotated[SamplingParams, flags.SAMPLING.only("max_tokens", "ignore_eos", max_tokens=128)],
+    drafting: Annotated[flags.Drafting, flags.DRAFTING.without("adaptive")],
     config: flags.ConfigPath = None,
-    dtype: flags.Dtype = "auto",
-    device: flags.Device = "auto",
-    revision: flags.Revision = None,
-    hf_overrides: flags.HfOverrides = None,
-    max_model_len: flags.MaxModelLen = None,
+    loading: Annotated[flags.Loading, flags.LOADING],
 ) -> None:
     """Complete a prompt greedily and draw what each iteration's verification chose, over the text.
 
@@ -57,28 +47,17 @@ def inspect(
     from vegas_bench.inspect.observe import inspect as observe
     from vegas_bench.inspect.page import inspection_page
     from vegas_bench.results.results import write_whole
-    from vegas_spec.engine.sampling_params import SamplingParams
 
     console = Console(stderr=True)
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=ignore_eos)
     text = prompts.read_prompt(prompt, prompt_file, dash)
-    llm = flags.load(
-        model,
-        console,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        hf_overrides=hf_overrides,
-        max_model_len=max_model_len,
-        **flags.drafting(context, config, model, console),
-    )
+    llm = load(model, console, loading, drafting, config)
     with token_bar(console) as bar:
         task = bar.add_task("reading the prompt", total=None)
 
         def watch(update: Update) -> None:
             done = len(update.output.outputs[0].token_ids)
             if done:
-                bar.update(task, description="looking", completed=done, total=max_tokens)
+                bar.update(task, description="looking", completed=done, total=params.max_tokens)
             else:
                 bar.update(task, completed=update.prefilled, total=len(update.output.prompt_token_ids))
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vegas_bench.cli.pages import need
-from vegas_spec.cli import options as flags
+from vegas_spec.cli import flags
 from vegas_spec.cli.errors import UsageError
 
 
