@@ -18,7 +18,8 @@ class Speculator:
     def __init__(self, clock):
         self.clock = clock
 
-    def propose(self, input_batch, *args, num_speculative_tokens=None, dummy_run=False):
+    def propose(self, input_batch, num_rejected, num_sampled, num_speculative_tokens=None, dummy_run=False):
+        """What is measured goes by these names, in whichever order they come."""
         self.clock.time += 2.0
         return "drafts"
 
@@ -26,8 +27,9 @@ class Speculator:
 class Runner:
     """A step takes 5 seconds and, before and after the 2 of its draft, one more each."""
 
-    def __init__(self, clock, device):
+    def __init__(self, clock, device, by_name=False):
         self.clock, self.device, self.speculator = clock, torch.device(device), Speculator(clock)
+        self.by_name = by_name
 
     def execute_model(self, scheduler_output):
         self.clock.time += 5.0
@@ -35,7 +37,11 @@ class Runner:
     def sample_tokens(self, grammar_output):
         self.clock.time += 1.0
         batch = SimpleNamespace(num_reqs=1, seq_lens=torch.tensor([10]))
-        drafts = self.speculator.propose(batch, *[None] * 4, torch.tensor([1]), torch.tensor([0]))
+        accepted, rejected = torch.tensor([1]), torch.tensor([2])
+        if self.by_name:
+            drafts = self.speculator.propose(num_sampled=accepted, input_batch=batch, num_rejected=rejected)
+        else:
+            drafts = self.speculator.propose(batch, rejected, accepted)
         self.clock.time += 1.0
         return drafts
 
@@ -80,18 +86,19 @@ def test_what_has_no_drafts_or_no_gpu_is_not_timed(clock):
         assert iteration_times.read(worker) is None
 
 
-def test_figures_beside_another_timing(clock):
+@pytest.mark.parametrize("by_name", [False, True])
+def test_figures_beside_another_timing(clock, by_name):
     """Sums by phase; ending them leaves what was there before them."""
-    runner = Runner(clock, "cpu")
+    runner = Runner(clock, "cpu", by_name)
     worker, others = SimpleNamespace(model_runner=runner), []
-    timed_calls.TimedCalls(runner.device).add(runner.speculator, "propose", lambda *call, **_: others.append(call[:2]))
+    timed_calls.TimedCalls(runner.device).add(runner.speculator, "propose", lambda *call: others.append(call[:2]))
     vegas_record(worker)
     for _ in range(4):
         runner.step()
     figures = vegas_figures(worker)
     assert figures["steps"] == {"verify": 4, "accept": 4, "draft": 4}
     assert figures["seconds"] == {"verify": 20.0, "accept": 8.0, "draft": 8.0}
-    assert figures["draft_kv_dense"] == figures["draft_kv_read"] == 4 * (11 + 12 + 13)
+    assert figures["draft_kv_dense"] == figures["draft_kv_read"] == 4 * (9 + 10 + 11)
     vegas_record(worker, False)
     assert "execute_model" not in vars(runner)
     runner.step()

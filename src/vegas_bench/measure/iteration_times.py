@@ -23,7 +23,7 @@ class IterationTimes:
         if speculator is not None and runner.device.type == "cuda":
             TimedCalls(runner.device).add(speculator, "propose", self.note)
 
-    def note(self, start: Moment, end: Moment, *_: Any, **__: Any) -> None:
+    def note(self, start: Moment, end: Moment, _: Any) -> None:
         """Remember a draft."""
         self.drafts.append((start, end))
 

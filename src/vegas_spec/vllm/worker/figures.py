@@ -7,6 +7,7 @@ begins and ends it, ``vegas_figures`` tells what was measured since. Until then 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,12 +52,13 @@ class Figures:
         self.calls.stop()
         self.attached = False
 
-    def note_pass(self, start: Moment, end: Moment, scheduler_output: Any, *_: Any, **__: Any) -> None:
+    def note_pass(self, start: Moment, end: Moment, call: Mapping[str, Any]) -> None:
         """Take note of a forward pass."""
+        scheduler_output = call["scheduler_output"]
         if scheduler_output.total_num_scheduled_tokens:
             self.note(phase_of(scheduler_output), start, end)
 
-    def note_sampling(self, start: Moment, end: Moment, *_: Any, **__: Any) -> None:
+    def note_sampling(self, start: Moment, end: Moment, _: Mapping[str, Any]) -> None:
         """Take note of what follows a forward pass, and of the draft in it apart."""
         if self.draft is None:
             self.note("accept", start, end)
@@ -67,22 +69,13 @@ class Figures:
         self.note("draft", begin, over)
         self.pending.append(("accept", over, end))
 
-    def note_draft(
-        self,
-        start: Moment,
-        end: Moment,
-        input_batch: Any,
-        *args: Any,
-        num_speculative_tokens: int | None = None,
-        dummy_run: bool = False,
-        **_: Any,
-    ) -> None:
+    def note_draft(self, start: Moment, end: Moment, call: Mapping[str, Any]) -> None:
         """Take note of a draft, and count what it read."""
-        length = self.speculator.num_speculative_steps if num_speculative_tokens is None else num_speculative_tokens
-        if length and not dummy_run:
+        length = call["num_speculative_tokens"]
+        length = self.speculator.num_speculative_steps if length is None else length
+        if length and not call["dummy_run"]:
             self.draft = start, end
-            num_sampled, num_rejected = args[4], args[5]
-            self.count_kv(input_batch, num_sampled, num_rejected, length)
+            self.count_kv(call["input_batch"], call["num_sampled"], call["num_rejected"], length)
 
     def note(self, phase: str, start: Moment, end: Moment) -> None:
         """Remember a stretch of time, to be read later."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -25,13 +27,21 @@ class TimedCalls:
         self._added: list[tuple[Any, str, Any]] = []
 
     def add(self, owner: Any, name: str, note: Callable[..., None]) -> None:
-        """Time ``owner.name``; after every call, ``note`` gets its begin, its end and the call's own arguments."""
-        original = getattr(owner, name)
+        """Time ``owner.name``; after every call, ``note`` gets its begin, its end and its arguments by name.
 
+        Names are those of the method's signature, defaults filled in: callers pass by position what they like to.
+        """
+        original = getattr(owner, name)
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)  # so that another timing of the method finds its signature
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = now(self._device)
             result = original(*args, **kwargs)
-            note(start, now(self._device), *args, **kwargs)
+            end = now(self._device)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            note(start, end, bound.arguments)
             return result
 
         self._added.append((owner, name, vars(owner).get(name)))
