@@ -156,6 +156,40 @@ def test_stored_prompts_are_left_out_cut_and_shuffled(encoder: Encoder, tmp_path
     assert len(orders) > 1
 
 
+def test_texts_are_as_many_as_wanted_and_drawn_anew_for_each(encoder: Encoder, tmp_path: Path) -> None:
+    """A prefix cache that has seen the prompts of one length helps none of another."""
+    (tmp_path / "documents.jsonl").write_text('{"text": "Zeppelins. "}\n')
+    file = tmp_path / "documents.jsonl"
+    prompts = build(encoder, f"texts:file={file}", prompts=5, min_tokens=300, max_tokens=300)
+    texts = [encoder.decode(each.prompt["prompt_token_ids"]) for each in prompts]
+    assert [len(each.prompt["prompt_token_ids"]) for each in prompts] == [300] * 5
+    assert [each.kind for each in prompts] == ["source", "text"] * 2 + ["source"]
+    assert texts[1].startswith("Zeppelins. Zeppelins. ")
+    source = build(encoder, "texts:prompts=5,min_tokens=300,max_tokens=300")
+    assert len({tuple(each.prompt["prompt_token_ids"]) for each in source}) == 5
+    [shorter] = build(encoder, "texts:prompts=1,min_tokens=200,max_tokens=200")
+    assert shorter.prompt["prompt_token_ids"] != source[0].prompt["prompt_token_ids"][:200]
+    file.write_text('{"text": null}')
+    with pytest.raises(InputError, match="the field 'text' of every record must be text; got None"):
+        build(encoder, f"texts:file={file}")
+
+
+def test_what_the_context_has_no_room_for_is_said(encoder: Encoder, tmp_path: Path) -> None:
+    def said(text: str, room: int, **common: int) -> list[str]:
+        notes: list[str] = []
+        parse(text).build(encoder, room, notes.append, **common)
+        return notes
+
+    path = written(tmp_path, "jsonl")
+    assert said(f"jsonl:file={path}", 1000) == [
+        f"jsonl:file={path}: 1 of 3 texts are longer than 1000 tokens and lost their middle, up to 1002 tokens of one"
+    ]
+    assert said(f"jsonl:file={path}", 8000) == []
+    [wanted] = said("source:prompts=1", 5000)
+    assert wanted == "source:prompts=1: prompts of up to 8192 tokens are wanted, and the model's context leaves 5000"
+    assert said("source:prompts=1", 5000, max_tokens=4500) == []
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -21,6 +21,8 @@ class WorkloadPrompt:
         By the model's chat template, if it has one.
     expected : tuple of str
         Regular expressions of the answers that a right completion contains; empty where they are not known.
+    cut : int
+        Tokens of its text that were left out, from the middle.
 
     """
 
@@ -28,6 +30,7 @@ class WorkloadPrompt:
     kind: str
     prompt: TokensPrompt
     expected: tuple[str, ...] = ()
+    cut: int = 0
 
     def correct(self, completion: str) -> float | None:
         """Share of the expected answers that a completion contains; None where they are not known."""

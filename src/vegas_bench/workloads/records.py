@@ -52,6 +52,21 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> list[Record]:
     return records
 
 
+def text_of(record: Record, field: str, source: str) -> str:
+    """Give a record's text.
+
+    Raises
+    ------
+    InputError
+        If the field holds something else.
+
+    """
+    text = record[field]
+    if not isinstance(text, str):
+        raise InputError(f"{source}: the field {field!r} of every record must be text; got {shorten(repr(text), 80)}")
+    return text
+
+
 def _is_text(record: Record) -> bool:
     try:
         json.dumps(record, ensure_ascii=False).encode()
@@ -148,7 +163,8 @@ def prompts_from(
         again = (f"{name} ({number})" for number in itertools.count(2))
         name = next(each for each in itertools.chain([name], again) if each not in taken)
         taken.add(name)
-        prompts.append(WorkloadPrompt(name, kind, cut_middle(tokens, wanted.max_tokens), expected))
+        cut = max(0, len(tokens) - wanted.max_tokens)
+        prompts.append(WorkloadPrompt(name, kind, cut_middle(tokens, wanted.max_tokens), expected, cut))
         if len(prompts) == wanted.prompts:
             break
     if not prompts:

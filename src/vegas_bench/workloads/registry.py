@@ -9,7 +9,7 @@ from typing import Any
 
 from vegas_bench.workloads.needle import multi_key_prompts, needle_prompts
 from vegas_bench.workloads.prompt import Wanted, WorkloadPrompt
-from vegas_bench.workloads.source import source_prompts
+from vegas_bench.workloads.source import source_prompts, texts_prompts
 from vegas_bench.workloads.stored import aime25_prompts, codeelo_prompts, jsonl_prompts, longbench_v2_prompts
 from vegas_spec.config import ConfigError, check_choice, invalid, reject_unknown
 from vegas_spec.engine.encoder import Encoder
@@ -50,6 +50,7 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
         Workload("source", "standard-library source and a question", source_prompts, 4096, 8192),
+        Workload("texts", "texts one after the other, nothing asked", texts_prompts, 4096, 8192),
         Workload("needle", "one fact hidden in a long text", needle_prompts, 4096, 8192),
         Workload("multi-key", "several facts, some of them asked for", multi_key_prompts, 4096, 8192),
         Workload("aime25", "AIME 2025, long reasoning", aime25_prompts),
@@ -70,7 +71,9 @@ class WorkloadSpec:
     text: str
     """As the command line wrote it."""
 
-    def build(self, encoder: Encoder, room: int, **common: int | None) -> list[WorkloadPrompt]:
+    def build(
+        self, encoder: Encoder, room: int, note: Callable[[str], None] = lambda text: None, **common: int | None
+    ) -> list[WorkloadPrompt]:
         """Make the prompts.
 
         Parameters
@@ -79,6 +82,9 @@ class WorkloadSpec:
             Of the model.
         room : int
             Most tokens that the model's context leaves for a prompt.
+        note : callable, optional
+            Told in a sentence what prompts lack of what was asked for: where the context had no room, texts lose their
+            middle.
         **common : int or None
             Of `Wanted`, for what the spec leaves open.
 
@@ -93,10 +99,19 @@ class WorkloadSpec:
         usual = {"min_tokens": self.workload.min_tokens, "max_tokens": self.workload.max_tokens}
         given = {name: value for name, value in common.items() if value is not None}
         merged = {**{name: value for name, value in usual.items() if value is not None}, **given, **self.common}
-        merged["max_tokens"] = min(room, merged.get("max_tokens", room))
+        asked = merged.get("max_tokens", room)
+        merged["max_tokens"] = most = min(room, asked)
         if "min_tokens" not in given and "min_tokens" not in self.common:
-            merged["min_tokens"] = min(merged["min_tokens"], merged["max_tokens"])
-        return self.workload.build(encoder, Wanted(**merged), **self.own)
+            merged["min_tokens"] = min(merged["min_tokens"], most)
+        prompts = self.workload.build(encoder, Wanted(**merged), **self.own)
+        if asked > room:
+            note(f"{self.text}: prompts of up to {asked} tokens are wanted, and the model's context leaves {room}")
+        if cut := [prompt.cut for prompt in prompts if prompt.cut]:
+            note(
+                f"{self.text}: {len(cut)} of {len(prompts)} texts are longer than {most} tokens and lost their middle, "
+                f"up to {max(cut)} tokens of one"
+            )
+        return prompts
 
 
 def parse(text: str) -> WorkloadSpec:

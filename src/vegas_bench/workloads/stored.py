@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from textwrap import shorten
 
 from vegas_bench.workloads.prompt import Wanted, WorkloadPrompt
-from vegas_bench.workloads.records import Record, prompts_from, read_hub, read_jsonl
+from vegas_bench.workloads.records import Record, prompts_from, read_hub, read_jsonl, text_of
 from vegas_spec.config import invalid
 from vegas_spec.engine.encoder import Encoder
-from vegas_spec.engine.prompts import InputError
 
 AIME25 = ("math-ai/aime25", "test", ("problem", "answer"))
 CODEELO = ("Qwen/CodeElo", "test", ("problem_id", "description", "input", "output", "examples", "note"))
@@ -104,9 +102,7 @@ def jsonl_prompts(encoder: Encoder, wanted: Wanted, *, file: str = "", field: st
         raise invalid("file", "the path of a JSONL file: --workload jsonl:file=FILE", file)
 
     def to_prompt(record: Record) -> tuple[str, str, str, tuple[str, ...]]:
-        text = record[field]
-        if not isinstance(text, str):
-            raise InputError(f"{file}: the field {field!r} of every record must be text; got {shorten(repr(text), 80)}")
+        text = text_of(record, field, file)
         return _name(record, "id", text), str(record.get("task", "text")), text, ()
 
     return prompts_from(encoder, wanted, read_jsonl(Path(file), [field]), to_prompt, file)
