@@ -140,6 +140,21 @@ def test_bad_settings_are_refused(
     assert not out.exists()
 
 
+def test_equal_budgets_are_measured_once_and_cut_prompts_are_said(
+    chat_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, file = tmp_path / "acceptance.json", tmp_path / "a.jsonl"
+    file.write_text(json.dumps({"text": "many words " * 200}))
+    flags = ["--workload", f"jsonl:file={file}", "--max-tokens", "8", "--gammas", "3", "--out", str(out)]
+    assert run(app, ["bench", "acceptance", chat_model, *flags, "--budgets", "0.05,0.2,0.5"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a budget of 0.2 comes to the same entries as 0.05 here (kv_budget_min is 256)" in said
+    assert "1 of 1 texts are longer than 1016 tokens and lost their middle" in said
+    result = load(out)
+    assert [row.config["kv_budget"] for row in result.rows] == [0.05, 0.5]
+    assert len(result.settings["notes"]) == 2
+
+
 def test_settings_of_a_run() -> None:
     def keys(*arguments: Any, **options: Any) -> list[str]:
         return [variant.key for variant in variants(*arguments, **options)]

@@ -181,4 +181,4 @@ def test_the_commands_are_ones_that_bench_takes(name: str):
     assert {part for part in rest if part.startswith("--")} <= known
     if "vllm" in rest:
         for variant in variants(rest[rest.index("--policies") + 1].split(",")):
-            speculative_config(variant.config)  # raises if the plugin lacks the policy
+            speculative_config(variant)  # raises if the plugin lacks the policy

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from vegas_bench.measure.decoding import Decoding
 from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.results.results import load
-from vegas_bench.tune import embedded_speed
-from vegas_bench.tune.tuner import BUDGETS, GAMMAS, Measurement, Tuner
+from vegas_bench.tune import speed
+from vegas_bench.tune.tuner import BUDGETS, GAMMAS, Tuner
 from vegas_spec import LLM, config_file
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
@@ -63,6 +64,9 @@ def test_bytes_of_a_model(chat_model: str) -> None:
 # --- the tuner ------------------------------------------------------------------------------------------------------
 
 
+PLAIN = Decoding([1.0])
+
+
 class Machine:
     """A decoder of known costs and acceptance, with or without a clock for its phases."""
 
@@ -80,14 +84,14 @@ class Machine:
         rate = self.skill * budget / (budget + 0.01)
         return [rate**distance for distance in range(1, gamma + 1)]
 
-    def __call__(self, config: VegasConfig) -> Measurement:
+    def __call__(self, config: VegasConfig) -> Decoding:
         gamma, budget = config.num_speculative_tokens, config.kv_budget
         self.asked.append((gamma, budget))
         costs = self.costs(budget)
         phases = {"draft": gamma * costs.draft, "verify": costs.verify, "accept": 0.0, "select": costs.select}
         speed = self.speed(gamma, budget)
         chances = self.chances(gamma, budget)
-        return Measurement(sum(chances), chances, [0.99 * speed, speed, 1.01 * speed], phases if self.clock else None)
+        return Decoding([0.99 * speed, speed, 1.01 * speed], sum(chances), chances, phases if self.clock else None)
 
 
 @pytest.mark.parametrize("clock", [True, False])
@@ -96,7 +100,7 @@ def test_the_tuner_finds_nearly_the_best_without_trying_everything(
     draft: float, slope: float, skill: float, clock: bool
 ) -> None:
     machine = Machine(draft, slope, skill, clock)
-    tuner = Tuner(machine, VegasConfig(score="logit"), Measurement(0.0, [], [1.0]))
+    tuner = Tuner(machine, VegasConfig(score="logit"), PLAIN)
     found = tuner.run()
     grid = [machine.speed(gamma, budget) for gamma, budget in itertools.product(GAMMAS, BUDGETS)]
     assert machine.speed(found.num_speculative_tokens, found.kv_budget) >= 0.97 * max(grid)
@@ -119,14 +123,14 @@ def test_the_tuner_finds_nearly_the_best_without_trying_everything(
 def test_step_one_stops_where_acceptance_stops_growing() -> None:
     accepted = {0.01: 2.0, 0.02: 4.0, 0.05: 4.95, 0.1: 5.0, 0.2: 5.02, 0.025: 4.1, 0.035: 4.5, 0.07: 4.97}
 
-    def measure(config: VegasConfig) -> Measurement:
+    def measure(config: VegasConfig) -> Decoding:
         reached = accepted[config.kv_budget]
-        return Measurement(reached, [reached / 6] * 6, [(reached + 1) / 1.2])
+        return Decoding([(reached + 1) / 1.2], reached, [reached / 6] * 6)
 
     tuner = Tuner(
         measure,
         VegasConfig(),
-        Measurement(0.0, [], [1.0]),
+        PLAIN,
         budgets=list(accepted)[::-1],
         gammas=[],
     )
@@ -135,9 +139,39 @@ def test_step_one_stops_where_acceptance_stops_growing() -> None:
 
 
 def test_tiny_budgets_have_neighbours_too() -> None:
-    tuner = Tuner(Machine(0.1, 1.0, 0.99, True), VegasConfig(), Measurement(0.0, [], [1.0]), budgets=[1e-6], gammas=[])
+    tuner = Tuner(Machine(0.1, 1.0, 0.99, True), VegasConfig(), PLAIN, budgets=[1e-6], gammas=[])
     tuner.run()
     assert sorted(row.kv_budget for row in tuner.rows if row.step == 3) == [1e-6, 1.4e-6, 2e-6]
+
+
+def test_of_settings_that_repeats_cannot_tell_apart_the_usual_or_the_lesser_is_chosen() -> None:
+    """What is 1 % faster here would be slower in the next run: runs of one setting differ by 4 %."""
+
+    def tuned(levels: dict[int, float], usual: VegasConfig) -> tuple[VegasConfig, list[list[float]]]:
+        def measure(config: VegasConfig) -> Decoding:
+            level = levels[config.num_speculative_tokens] * {0.05: 1.0, 0.025: 1.01}.get(config.kv_budget, 0.9)
+            # Drafts cost nothing, and four of them are accepted: the cost model rules nothing out.
+            chances = [1.0] * 4 + [0.0] * (config.num_speculative_tokens - 4)
+            return Decoding([0.98 * level, level, 1.02 * level], 4.0, chances, {"draft": 0.0, "verify": 1.0})
+
+        tuner = Tuner(measure, usual, Decoding([10.0]), budgets=[0.05], gammas=list(levels))
+        chosen = tuner.run()
+        return chosen, [[row.value for row in tuner.rows if row.step == step and row.tied] for step in (2, 3)]
+
+    assert tuned({4: 90.0, 6: 100.0, 8: 101.0}, VegasConfig()) == (VegasConfig(), [[6, 8], [0.025, 0.05]])
+    unusual = VegasConfig(num_speculative_tokens=8, kv_budget=0.9)
+    lesser = VegasConfig(num_speculative_tokens=4, kv_budget=0.025)
+    assert tuned({4: 100.0, 6: 101.0, 8: 90.0}, unusual) == (lesser, [[4, 6], [0.025, 0.05]])
+
+
+def test_budgets_that_come_to_the_same_entries_are_measured_once() -> None:
+    machine = Machine(0.1, 1.0, 0.99, True)
+    base, budgets = VegasConfig(), [0.025, 0.05, 0.1, 0.2, 0.4]
+    tuner = Tuner(machine, base, PLAIN, budgets, [6], lambda budget: max(256, round(1280 * budget)))
+    found = tuner.run()
+    assert {budget for _, budget in machine.asked} == {0.05, 0.4}
+    assert found.kv_budget == 0.05
+    assert "budgets 0.025, 0.05, 0.1, 0.2 come to the same entries" in tuner.notes[0]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -153,7 +187,7 @@ def test_tune_writes_a_config_that_generate_takes(
 ) -> None:
     out, result = tmp_path / "tuned.toml", tmp_path / "tuning.json"
     command = ["tune", chat_model, *TUNE, "--out", str(out), "--result", str(result)]
-    honest, calls = embedded_speed.decode_run, list[Any]()
+    honest, calls = speed.decode_run, list[Any]()
 
     def interrupted(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -161,7 +195,7 @@ def test_tune_writes_a_config_that_generate_takes(
             raise KeyboardInterrupt
         return honest(*arguments)
 
-    monkeypatch.setattr(embedded_speed, "decode_run", interrupted)
+    monkeypatch.setattr(speed, "decode_run", interrupted)
     assert run(app, command) == 130
     assert "2 measurements are kept" in " ".join(capsys.readouterr().err.split())
     assert run(app, command) == 0
@@ -170,6 +204,7 @@ def test_tune_writes_a_config_that_generate_takes(
         assert words in shown
 
     stored = load(result)
+    assert stored.settings["notes"] == []
     assert {row.step for row in stored.rows} == {1, 2, 3}
     measured = {(row.num_speculative_tokens, row.kv_budget) for row in stored.rows if row.tokens_per_second}
     assert len(calls) == 2 * (1 + len(measured)) + 2  # plain decoding, and the setting that was interrupted
@@ -192,6 +227,21 @@ def test_tune_writes_a_config_that_generate_takes(
     assert "another GPU" in capsys.readouterr().err
 
 
+def test_short_prompts_leave_no_budget_to_choose(
+    chat_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fewest entries that a draft reads are more than 20 % of them: every budget is the same one."""
+    out, result = tmp_path / "tuned.toml", tmp_path / "tuning.json"
+    flags = ["--budgets", "0.05,0.2", "--gammas", "2", "--out", str(out), "--result", str(result)]
+    assert run(app, ["tune", chat_model, *TUNE[:6], *flags]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "0.05, 0.07, 0.1, 0.2 come to the same entries of these prompts (kv_budget_min is 256)" in said
+    assert config_file.load(out).config.kv_budget == 0.05
+    stored = load(result)
+    assert {row.kv_budget for row in stored.rows} == {0.05}
+    assert len(stored.settings["notes"]) == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -199,7 +249,7 @@ def test_tune_writes_a_config_that_generate_takes(
         (["--out", "tuned.yaml"], "a config file is TOML, or JSON if its name ends in .json; got tuned.yaml"),
         (["--gammas", "4,40"], "num_speculative_tokens must be an integer from 1 to 16; got 40"),
         (["--budgets", "0"], "kv_budget must be"),
-        (["--repeats", "0"], "repeats must be"),
+        (["--repeats", "1"], "--repeats must be an integer of at least 2; got 1"),
         (["--engine", "other"], "engine must be one of"),
         (["--max-tokens", "3"], "too short to time.*raise --max-tokens"),
     ],

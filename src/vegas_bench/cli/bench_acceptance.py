@@ -15,20 +15,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from vegas_bench.cli import runs
-from vegas_spec.cli import options as flags
+from vegas_spec.cli import flags
+from vegas_spec.cli.load import load
+from vegas_spec.engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from vegas_bench.results.summary import AcceptanceSummary
 
 
+@flags.with_groups
 def acceptance(
-    model: flags.ModelArgument,
+    model: flags.Model,
     workload: runs.Workloads = None,
     policies: Annotated[
         str, typer.Option("--policies", help="By commas; each may set options: vegas,vegas:rows=all:score=logit.")
     ] = "vegas",
-    budgets: runs.Budgets = "0.05",
-    gammas: runs.Gammas = "6",
+    budgets: runs.Budgets = runs.BUDGET,
+    gammas: runs.Gammas = runs.GAMMA,
     one_at_a_time: Annotated[
         bool, typer.Option("--one-at-a-time", help="Vary budget and gamma from the first of each, not all pairs.")
     ] = False,
@@ -45,88 +48,71 @@ def acceptance(
             help="Measure recall and overlap at every N-th iteration; slow, and seconds are then not the policy's.",
         ),
     ] = 0,
-    kv_budget_min: flags.KvBudgetMin = 256,
-    max_tokens: flags.MaxTokens = 128,
-    temperature: flags.Temperature = 0.0,
-    seed: flags.Seed = 0,
-    ignore_eos: flags.IgnoreEos = False,
-    out: runs.Out = Path("acceptance.json"),
-    csv: runs.Csv = None,
-    restart: runs.Restart = False,
     as_json: flags.Json = False,
     attention: runs.Attention = "torch",
-    dtype: flags.Dtype = "auto",
-    device: flags.Device = "auto",
-    revision: flags.Revision = None,
-    hf_overrides: flags.HfOverrides = None,
-    max_model_len: flags.MaxModelLen = None,
+    *,
+    drafting: Annotated[flags.Drafting, flags.DRAFTING.only("kv_budget_min")],
+    sampling: Annotated[SamplingParams, runs.SAMPLING],
+    storing: Annotated[runs.Storing, runs.STORING.without(out=Path("acceptance.json"))],
+    loading: Annotated[flags.Loading, flags.LOADING],
 ) -> None:
     """Measure accepted drafts per iteration: policies x budgets x gammas x workloads, with 95 % intervals over prompts.
 
     A run that is interrupted goes on where it was when the command is repeated.
     """
     from vegas_bench.measure import acceptance as bench
-    from vegas_bench.measure.variants import variants
+    from vegas_bench.measure.variants import variants, without_equals
     from vegas_bench.results.results import Result
     from vegas_bench.results.summary import summarise
     from vegas_bench.workloads import Encoder, parse
     from vegas_spec.config import check_int
-    from vegas_spec.engine.sampling_params import SamplingParams
-    from vegas_spec.environment import hardware
 
     check_int("--batch", batch, 1)
     check_int("--prompts", prompts, 1)
-    runs.check_outputs(out=out, csv=csv)
+    storing.check()
     console = Console(stderr=True)
-    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, ignore_eos=ignore_eos)
     compared = variants(
         runs.names(policies, "--policies"),
         runs.numbers(budgets, "--budgets", float),
         runs.numbers(gammas, "--gammas", int),
         one_at_a_time=one_at_a_time,
-        kv_budget_min=kv_budget_min,
+        **drafting.given,
     )
     specs = [parse(text) for text in workload or ["source"]]
-    common = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
-    llm = flags.load(
-        model,
-        console,
-        dtype=dtype,
-        device=device,
-        revision=revision,
-        hf_overrides=hf_overrides,
-        max_model_len=max_model_len,
-        max_num_seqs=batch,
-        attention=attention,
-    )
-    encoder = Encoder.of(llm)
-    asked = {spec.text: spec.build(encoder, llm.max_model_len - max_tokens, **common) for spec in specs}
+    lengths = {"prompts": prompts, "min_tokens": min_prompt_tokens, "max_tokens": max_prompt_tokens}
+    max_tokens = sampling.max_tokens or 1
+    llm = load(model, console, loading, max_num_seqs=batch, attention=attention)
+    encoder, notes = Encoder.of(llm), list[str]()
+    asked = {spec.text: spec.build(encoder, llm.max_model_len - max_tokens, notes.append, **lengths) for spec in specs}
+    tokens = [len(each.prompt["prompt_token_ids"]) for found in asked.values() for each in found]
+    compared, equals = without_equals(compared, tokens, max_tokens)
     settings: dict[str, Any] = {
         "dtype": str(llm.model.dtype).removeprefix("torch."),
         "device": str(llm.model.device),
         "attention": attention,
         "batch": batch,
         "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": seed,
-        "ignore_eos": ignore_eos,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        "ignore_eos": sampling.ignore_eos,
         "trace_every": trace,
-        "kv_budget_min": kv_budget_min,
-        "hf_overrides": hf_overrides,
-        "revision": revision,
+        "kv_budget_min": drafting.config.kv_budget_min,
+        "hf_overrides": loading.hf_overrides,
+        "revision": loading.revision,
         "workloads": list(asked),
         "prompts": prompts,
         "min_prompt_tokens": min_prompt_tokens,
         "max_prompt_tokens": max_prompt_tokens,
     }
-    run = {"kind": "acceptance", "model": model, "hardware": hardware(), **settings}
-    with runs.journal_of(out, run, restart, console) as journal:
+    runs.note(console, settings, notes)
+    with storing.journal("acceptance", model, settings, console) as journal:
+        runs.note(console, settings, equals)
         with runs.progress_of(console) as watch:
             rows = bench.measure_acceptance(
-                llm, compared, asked, params, journal, batch=batch, trace_every=trace, watch=watch
+                llm, compared, asked, sampling, journal, batch=batch, trace_every=trace, watch=watch
             )
         result = Result.of_this_run("acceptance", Path(model).name, settings, rows)
-        runs.store(result, journal, out, csv, console)
+        storing.store(result, journal, console)
     if as_json:
         typer.echo(json.dumps(result.to_dict()))
         return

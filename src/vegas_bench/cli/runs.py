@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,35 +17,94 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from vegas_bench.results.wording import count_text
+from vegas_spec.cli import flags
 from vegas_spec.cli.errors import INTERRUPTED, UsageError
-from vegas_spec.cli.options import read_json_object
+from vegas_spec.config import VegasConfig
 
 if TYPE_CHECKING:
     from vegas_bench.results.journal import Journal
     from vegas_bench.results.results import Result
 
-_RESULT = "Result"
+_SILENT_SECONDS = 30.0
 
-Out = Annotated[
-    Path,
-    typer.Option("--out", help="Where the result goes, as JSON; its journal lies beside it.", rich_help_panel=_RESULT),
-]
-Csv = Annotated[Path | None, typer.Option("--csv", help="The rows as CSV, too.", rich_help_panel=_RESULT)]
-Restart = Annotated[
-    bool,
-    typer.Option("--restart", help="Begin anew, even if a run was interrupted here.", rich_help_panel=_RESULT),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class Storing:
+    """Where a measurement is stored, and whether it begins anew."""
+
+    out: Path = Path("result.json")
+    csv: Path | None = None
+    restart: bool = False
+
+    def check(self) -> None:
+        """Refuse files that cannot be written; see `check_outputs`."""
+        check_outputs(out=self.out, csv=self.csv)
+
+    @contextlib.contextmanager
+    def journal(self, kind: str, model: str, settings: dict[str, Any], console: Console) -> Iterator[Journal]:
+        """Open the journal beside the result; on Ctrl-C say how to go on, and exit with 130.
+
+        Parameters
+        ----------
+        kind, model, settings : str, str, dict
+            With hardware and Python, whose library is a workload, what a run must share with one that it goes on with.
+            A run that does go on is said to in the settings.
+        console : Console
+            For messages.
+
+        """
+        from vegas_bench.results.journal import Journal
+        from vegas_spec.environment import hardware
+
+        run = {"kind": kind, "model": model, "hardware": hardware(), "python": platform.python_version(), **settings}
+        with Journal(self.beside("journal"), run, fresh=self.restart) as journal:
+            if not self.restart:
+                journal.refuse_to_replace(self.out)
+            if not journal.locked:
+                say(console, f"files have no locks here: begin no second run with --out {self.out}", style="yellow")
+            if journal.rows:
+                settings["went_on_after_an_interruption"] = True
+                going_on = f"going on with {count_text(len(journal.rows), 'measurement')} of {journal.path}"
+                say(console, going_on, style="dim")
+            try:
+                yield journal
+            except KeyboardInterrupt:
+                found = len(journal.rows)
+                kept = f"{count_text(found, 'measurement')} {'is' if found == 1 else 'are'} kept in {journal.path}"
+                say(console, f"\ninterrupted; {kept}. Repeat the command to go on.")
+                raise typer.Exit(INTERRUPTED) from None
+
+    def beside(self, ending: str) -> Path:
+        """Give a file beside the result."""
+        return self.out.with_name(f"{self.out.name}.{ending}")
+
+    def store(self, result: Result, journal: Journal, console: Console) -> None:
+        """Store a finished result; its journal has served."""
+        journal.finish(result, self.out, self.csv)
+        say(console, f"stored in {self.out}{f' and {self.csv}' if self.csv else ''}", style="dim")
+
+
+STORING = flags.Group(
+    of=Storing,
+    make=Storing,
+    panel="Result",
+    help={
+        "out": "Where the result goes, as JSON; its journal lies beside it.",
+        "csv": "The rows as CSV, too.",
+        "restart": "Begin anew, even if a run was interrupted here.",
+    },
+)
+SAMPLING = flags.SAMPLING.only("max_tokens", "temperature", "seed", "ignore_eos", max_tokens=128, seed=0)
+"""How a measurement samples: the same each time."""
 Attention = Annotated[
-    str, typer.Option("--attention", help="torch, or kernels (half precision, GPU).", rich_help_panel="Loading")
-]
-EngineArgs = Annotated[
     str,
-    typer.Option("--engine-args", help="JSON, further arguments of vllm.LLM.", rich_help_panel="Loading"),
+    typer.Option("--attention", help="torch, or kernels (half precision, GPU).", rich_help_panel=flags.LOADING.panel),
 ]
 Engine = Annotated[
     str, typer.Option("--engine", help="embedded, or vllm (in a process of its own for each side or setting).")
 ]
-_WORKLOADS = "source, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl"
+_WORKLOADS = "source, texts, needle, multi-key, aime25, codeelo, longbench-v2 or jsonl"
 _WORKLOAD_FORM = "NAME[:KEY=VALUE,...]"
 Workload = Annotated[
     str, typer.Option("--workload", metavar=_WORKLOAD_FORM, help=f"What the prompts are: {_WORKLOADS}.")
@@ -55,8 +117,8 @@ Budgets = Annotated[str, typer.Option("--budgets", help="Values of kv_budget, by
 Gammas = Annotated[str, typer.Option("--gammas", help="Drafted tokens per iteration, by commas.")]
 MinPromptTokens = Annotated[int | None, typer.Option("--min-prompt-tokens", help="Of each prompt.")]
 MaxPromptTokens = Annotated[int | None, typer.Option("--max-prompt-tokens", help="Of each prompt.")]
-
-_SILENT_SECONDS = 30.0
+BUDGET, GAMMA = str(VegasConfig.kv_budget), str(VegasConfig.num_speculative_tokens)
+"""Defaults of the two above."""
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
@@ -94,7 +156,7 @@ def check_outputs(**paths: Path | None) -> None:
             raise UsageError(f"--{other} and --{flag} must be different files; got {path} for both")
 
 
-def names(text: str, option: str) -> list[str]:
+def names(text: str, option: str, what: str = "names") -> list[str]:
     """Read names that are separated by commas.
 
     Raises
@@ -105,44 +167,8 @@ def names(text: str, option: str) -> list[str]:
     """
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found:
-        raise UsageError(f"{option} must be names separated by commas; got {text!r}")
+        raise UsageError(f"{option} must be {what} separated by commas; got {text!r}")
     return found
-
-
-@contextlib.contextmanager
-def journal_of(out: Path, run: Mapping[str, Any], restart: bool, console: Console) -> Iterator[Journal]:
-    """Open the journal beside a result; on Ctrl-C say how to go on, and exit with 130.
-
-    Parameters
-    ----------
-    out : Path
-        Where the result will be stored.
-    run : mapping
-        What a run must share with one that it goes on with.
-    restart : bool
-        Begin anew.
-    console : Console
-        For messages.
-
-    """
-    from vegas_bench.results.journal import Journal
-    from vegas_bench.results.wording import count_text
-
-    with Journal(out.with_name(f"{out.name}.journal"), run, fresh=restart) as journal:
-        if not restart:
-            journal.refuse_to_replace(out)
-        if not journal.locked:
-            say(console, f"files have no locks here: begin no second run with --out {out}", style="yellow")
-        found = len(journal.rows)
-        if found:
-            say(console, f"going on with {count_text(found, 'measurement')} of {journal.path}", style="dim")
-        try:
-            yield journal
-        except KeyboardInterrupt:
-            found = len(journal.rows)
-            kept = f"{count_text(found, 'measurement')} {'is' if found == 1 else 'are'} kept in {journal.path}"
-            say(console, f"\ninterrupted; {kept}. Repeat the command to go on.")
-            raise typer.Exit(INTERRUPTED) from None
 
 
 @contextlib.contextmanager
@@ -174,12 +200,6 @@ def progress_of(console: Console) -> Iterator[Callable[[str, float, float], None
         yield watch
 
 
-def store(result: Result, journal: Journal, out: Path, csv: Path | None, console: Console) -> None:
-    """Store a finished result; its journal has served."""
-    journal.finish(result, out, csv)
-    say(console, f"stored in {out}{f' and {csv}' if csv else ''}", style="dim")
-
-
 def print_table(table: Table) -> None:
     """Print a table on standard output; where that is no terminal, as wide as it needs to be."""
     console = Console(highlight=False)
@@ -197,38 +217,26 @@ def numbers(text: str, option: str, kind: type[int] | type[float]) -> list[Any]:
         If one is none, or there are none.
 
     """
-    try:
-        values = [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        values = []
-    if not values:
-        what = "whole numbers" if kind is int else "numbers"
-        raise UsageError(f"{option} must be {what} separated by commas; got {text!r}")
+    what = "whole numbers" if kind is int else "numbers"
+    values = []
+    for part in names(text, option, what):
+        try:
+            values.append(kind(part))
+        except ValueError:
+            raise UsageError(f"{option} must be {what} separated by commas; got {part!r}") from None
     return values
 
 
-def read_engine_args(engine: str, text: str) -> dict[str, Any]:
-    """Read vLLM's further arguments.
-
-    Raises
-    ------
-    UsageError
-        If they are no JSON object, or the engine is not vLLM.
-
-    """
-    arguments = read_json_object("--engine-args", text)
-    if arguments and engine != "vllm":
-        raise UsageError("--engine-args are vLLM's; give --engine vllm, or leave them out")
-    return arguments
+def note(console: Console, settings: dict[str, Any], sentences: Sequence[str]) -> None:
+    """Say what a run does otherwise than it was told to, and keep it with its settings."""
+    settings.setdefault("notes", []).extend(sentences)
+    for sentence in sentences:
+        say(console, f"note: {sentence}", style="yellow")
 
 
-def vllm_arguments(
-    place: str, dtype: str, revision: str | None, hf_overrides: str | None, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Gather the arguments of `vllm.LLM` that the flags of loading stand for, and what else was given."""
-    arguments: dict[str, Any] = {"model": place, "dtype": dtype}
-    if revision:
-        arguments["revision"] = revision
-    if hf_overrides:
-        arguments["hf_overrides"] = read_json_object("--hf-overrides", hf_overrides)
-    return {**arguments, **more}
+def store_json(content: dict[str, Any], out: Path, console: Console) -> None:
+    """Store a result that is of no kind that reports read."""
+    from vegas_bench.results.results import write_whole
+
+    write_whole(json.dumps(content, indent=1) + "\n", out)
+    say(console, f"stored in {out}", style="dim")

@@ -16,8 +16,9 @@ from vegas_bench.cli import runs
 from vegas_spec.config import VegasConfig
 
 if TYPE_CHECKING:
+    from vegas_bench.measure.decoding import Decoding
     from vegas_bench.results.results import TuningRow
-    from vegas_bench.tune.tuner import Measurement, Tuner
+    from vegas_bench.tune.tuner import Tuner
 
 _TITLES = {
     1: "Step 1: the budget, until acceptance stops growing",
@@ -27,7 +28,7 @@ _TITLES = {
 _BAR = 30
 
 
-def show(tuner: Tuner, config: VegasConfig, plain: Measurement, out: Path) -> None:
+def show(tuner: Tuner, config: VegasConfig, plain: Decoding, out: Path) -> None:
     """Print the three curves, what was chosen, and what it gains."""
     for step, title in _TITLES.items():
         runs.print_table(curve(title, [row for row in tuner.rows if row.step == step], step))
@@ -53,6 +54,7 @@ def curve(title: str, points: Sequence[TuningRow], step: int) -> Table:
         speeds = point.tokens_per_second
         bar = "" if height is None else "█" * max(1, round(_BAR * height / most)) if most > 0 else ""
         mark = "  <- chosen" if point.chosen else "  ruled out by the cost model" if height is None else ""
+        mark = mark or ("  as fast, as far as the repeats tell" if point.tied else "")
         shown.add_row(
             f"{point.value:g}" if step == 2 else f"{point.value:.1%}",
             "" if point.accepted_per_iteration is None else f"{point.accepted_per_iteration:.2f}",

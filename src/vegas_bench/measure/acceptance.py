@@ -17,6 +17,7 @@ from vegas_spec.engine.outputs import RequestOutput
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.engine.trace import IterationTrace, SelectionTrace
 from vegas_spec.engine.trace import summarise as summarise_trace
+from vegas_spec.policies import policy_class
 
 
 def measure_acceptance(
@@ -66,8 +67,8 @@ def measure_acceptance(
 
     """
     for variant in variants:
-        if variant.config.policy == "full":
-            raise ConfigError("policy full drafts nothing, so it has no acceptance; leave it out")
+        if not policy_class(variant.config.policy).speculates:
+            raise ConfigError(f"policy {variant.label} drafts nothing, so it has no acceptance; leave it out")
     engines = [(variant, llm.with_config(**variant.config.to_dict())) for variant in variants]
     total = len(variants) * sum(map(len, workloads.values()))
     done = 0

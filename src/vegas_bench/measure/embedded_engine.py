@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from vegas_bench.measure.decoding import Decoding, steady_speed
 from vegas_bench.measure.progress import BatchProgress
 from vegas_bench.results.results import ResultError
 from vegas_spec.engine.llm import LLM
@@ -14,32 +14,8 @@ from vegas_spec.engine.outputs import RequestStats
 from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 
-
-@dataclass(frozen=True)
-class DecodeRun:
-    """One run's figures, of the iterations in which all requests decode.
-
-    Attributes
-    ----------
-    tokens_per_second : float
-        Of the whole batch.
-    accepted_per_iteration : float
-        Drafts accepted, per request.
-    accepted_by_position : list of float
-        Chance that the drafts at distance 1, 2, ... (and all before) were accepted, over whole outputs.
-    draft_kv_share : float
-        Share of the cache that drafts read.
-    milliseconds : dict
-        Per iteration: ``draft`` (all steps), ``verify``, ``accept``, ``select``; and ``selection``, the part of them
-        that was scoring and choosing.
-
-    """
-
-    tokens_per_second: float
-    accepted_per_iteration: float
-    accepted_by_position: list[float]
-    draft_kv_share: float
-    milliseconds: dict[str, float]
+SELECTION = "selection"
+"""Time of scoring and choosing, which is a part of the phases' times."""
 
 
 def decode_run(
@@ -47,7 +23,7 @@ def decode_run(
     prompts: Sequence[Prompt],
     params: SamplingParams,
     watch: Callable[[float], None] = lambda share: None,
-) -> DecodeRun:
+) -> Decoding:
     """Complete prompts as one batch and time it from the first drafted iteration to the first request's end.
 
     Parameters
@@ -93,19 +69,21 @@ def decode_run(
             f"outputs of {params.max_tokens} tokens are too short to time: fewer than two iterations after the first "
             "had all requests in them; raise --max-tokens"
         )
-    (begin, before, _), (end, after, _) = marks[0], marks[-1]
     iterations = len(marks) - 1
     everyone = list(stats.values())
     gamma = everyone[0].num_speculative_tokens
     tried = [sum(each.drafted_per_position[at] for each in everyone) for at in range(gamma)]
     held = [sum(each.accepted_per_position[at] for each in everyone) for at in range(gamma)]
     dense = sum(each.draft_kv_entries_dense for each in everyone)
-    return DecodeRun(
-        tokens_per_second=(after - before) / (end - begin),
-        accepted_per_iteration=(after - before) / (iterations * len(prompts)) - 1,
-        accepted_by_position=[hits / tries if tries else 0.0 for hits, tries in zip(held, tried, strict=True)],
+    milliseconds = _milliseconds([spent for _, _, spent in marks])
+    selection = milliseconds.pop(SELECTION)
+    return Decoding(
+        tokens_per_second=[steady_speed([(moment, tokens) for moment, tokens, _ in marks])],
+        accepted_per_iteration=(marks[-1][1] - marks[0][1]) / (iterations * len(prompts)) - 1,
+        accepted_per_position=[hits / tries if tries else 0.0 for hits, tries in zip(held, tried, strict=True)],
+        milliseconds=milliseconds,
+        selection_milliseconds=selection,
         draft_kv_share=sum(each.draft_kv_entries for each in everyone) / dense if dense else 0.0,
-        milliseconds=_milliseconds([spent for _, _, spent in marks]),
     )
 
 
@@ -128,4 +106,4 @@ def _milliseconds(spent: Sequence[Sequence[dict[str, float]]]) -> dict[str, floa
 
 def _spent(stats: RequestStats) -> dict[str, float]:
     phases = {phase: seconds for phase, seconds in stats.seconds.items() if phase != "prefill"}
-    return {**phases, "selection": stats.selection_seconds}
+    return {**phases, SELECTION: stats.selection_seconds}

@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,7 @@ from vegas_bench.results.results import ResultError
 _POLL_SECONDS = 0.1
 _TOLD_LINES = 15
 _STDERR = 2
+_BEGIN = b"begin\n"
 
 
 class JobProcess:
@@ -32,7 +34,7 @@ class JobProcess:
     job : mapping
         Fit for JSON.
     log : Path, optional
-        Takes what the program prints, after what is there; stderr if None.
+        Takes what the program prints, after what is there; deleted if all goes well. Stderr if None.
 
     """
 
@@ -45,11 +47,19 @@ class JobProcess:
         with contextlib.nullcontext(_STDERR) if log is None else log.open("ab") as messages:
             self._process = subprocess.Popen(
                 [*program, str(path)],
+                stdin=subprocess.PIPE,
                 stdout=messages,
                 stderr=subprocess.STDOUT,
                 # vLLM's workers run functions of ours, such as timers.
                 env={**os.environ, "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
             )
+
+    def begin(self) -> None:
+        """Let a program begin that waits for its turn; it may have ended already."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(_BEGIN)
+            self._process.stdin.flush()
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Give what the program answers as it comes, until it has ended.
@@ -70,6 +80,8 @@ class JobProcess:
                     time.sleep(_POLL_SECONDS)
         if self._process.returncode:
             raise ResultError(f"{self._name} ended with exit code {self._process.returncode}{self._last_words()}")
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
 
     def _last_words(self) -> str:
         if self._log is None:
@@ -90,4 +102,25 @@ class JobProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def job_of(path: str) -> Iterator[tuple[dict[str, Any], Callable[..., None]]]:
+    """In the program: read a job, and give with it what answers; the named arguments of each call become a line."""
+    job = json.loads(Path(path).read_text(encoding="utf-8"))
+    with Path(job["out"]).open("a", encoding="utf-8") as out:
+
+        def answer(**fields: Any) -> None:
+            out.write(json.dumps(fields) + "\n")
+            out.flush()
+
+        yield job, answer
+
+
+def wait_for_turn() -> None:
+    """In the program: wait until `JobProcess.begin` is called; end if nobody will any more."""
+    if sys.stdin.buffer.readline() != _BEGIN:
+        sys.exit("nobody waits for this program any more")

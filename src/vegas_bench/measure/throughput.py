@@ -1,19 +1,17 @@
-"""How fast decoding is: sides x contexts x batches x temperatures on one model, in the embedded engine or in vLLM."""
+"""Decoding speed in the embedded engine: sides x contexts x batches x temperatures on one loaded model."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from vegas_bench.measure.embedded_engine import DecodeRun, decode_run
+from vegas_bench.measure.decoding import Decoding, together
+from vegas_bench.measure.embedded_engine import decode_run
 from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.measure.progress import Watch, unwatched
-from vegas_bench.measure.throughput_rows import Shape, embedded_row, vllm_row, with_overhead
+from vegas_bench.measure.throughput_rows import Shape, row_of, with_overhead
 from vegas_bench.measure.variants import Variant
-from vegas_bench.measure.vllm_side import Case, measure_side, speculative_config
 from vegas_bench.results.journal import Journal
 from vegas_bench.results.results import ThroughputRow
 from vegas_spec.engine.llm import LLM
@@ -34,7 +32,7 @@ def measure_embedded(
     watch: Watch = unwatched,
     attention: str = "torch",
 ) -> list[ThroughputRow]:
-    """Time every side at every shape in the embedded engine; sides take turns, so that all see the same machine.
+    """Time every side at every shape; sides take turns, so that all see the same machine.
 
     Parameters
     ----------
@@ -78,70 +76,10 @@ def measure_embedded(
     rows = []
     for shape in shapes:
         for variant in variants:
-            taken = [journal.row(f"{shape.key} | {variant.key} | {repeat}", DecodeRun) for repeat in range(repeats)]
-            rows.append(embedded_row(shape, variant, taken, size))
+            taken = [journal.row(f"{shape.key} | {variant.key} | {repeat}", Decoding) for repeat in range(repeats)]
+            rows.append(row_of(shape, variant, "embedded", size, together(taken)))
     # In the kernels scores come from inside the attention, which the engine's clock does not see.
     return rows if attention == "torch" else [with_overhead(row, rows) for row in rows]
-
-
-def measure_vllm(
-    variants: Sequence[Variant],
-    shapes: Sequence[Shape],
-    prompts_of: PromptsOf,
-    max_tokens: int,
-    repeats: int,
-    engine: Mapping[str, Any],
-    log: Path,
-    journal: Journal,
-    watch: Watch = unwatched,
-) -> list[ThroughputRow]:
-    """Time every side at every shape in vLLM, one side after the other, each engine in a process of its own.
-
-    Parameters
-    ----------
-    engine : mapping
-        Arguments of `vllm.LLM` for all sides.
-    log : Path
-        Takes what vLLM logs; kept if it fails.
-
-    Other parameters are those of `measure_embedded`; a shape of a side is one part of the work.
-
-    Raises
-    ------
-    ConfigError
-        If the plugin does not support a side, before anything is measured.
-    ResultError
-        If a process fails.
-
-    """
-    sides = [(variant, speculative_config(variant.config)) for variant in variants]
-    total, done = len(sides) * len(shapes), 0
-    for variant, speculative in sides:
-        keys = {f"{shape.key} | {variant.key}": shape for shape in shapes}
-        missing = {key: shape for key, shape in keys.items() if key not in journal}
-        done += len(keys) - len(missing)
-        if not missing:
-            continue
-        watch(f"{variant.key}: starting vLLM", done, total)
-        cases = [Case(key, prompts_of(at.context, at.batch), at.temperature) for key, at in missing.items()]
-        arguments = {**engine, "speculative_config": speculative}
-        size: ModelSize | None = None
-        for found in measure_side(arguments, cases, max_tokens, repeats, log):
-            if isinstance(found, ModelSize):
-                size = found
-            else:
-                key, measured = found
-                journal.append(
-                    key, {**dataclasses.asdict(measured), "size": dataclasses.asdict(size or ModelSize(0, 0))}
-                )
-                done += 1
-            watch(f"{variant.key}: measured" if done == total else variant.key, done, total)
-    rows = []
-    for shape in shapes:
-        for variant in variants:
-            figures = dict(journal[f"{shape.key} | {variant.key}"])
-            rows.append(vllm_row(shape, variant, ModelSize(**figures.pop("size")), figures))
-    return [with_overhead(row, rows) for row in rows]
 
 
 def _see(watch: Watch, label: str, done: int, total: int, share: float) -> None:

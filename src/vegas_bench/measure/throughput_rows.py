@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vegas_bench.measure.embedded_engine import DecodeRun
+from vegas_bench.measure.decoding import Decoding
 from vegas_bench.measure.model_size import ModelSize
-from vegas_bench.measure.variants import Variant
+from vegas_bench.measure.variants import NOTHING, Variant
 from vegas_bench.results.results import EngineName, ThroughputRow
 from vegas_spec.pacing.cost_model import memory_bound
+from vegas_spec.policies import Policy, policy_class
 
 
 @dataclass(frozen=True)
@@ -46,74 +46,87 @@ def predicted_speedup(
     return floors.speedup(gamma, accepted)
 
 
-def embedded_row(shape: Shape, variant: Variant, runs: Sequence[DecodeRun], size: ModelSize) -> ThroughputRow:
-    """Say a side's runs in the embedded engine in the terms of results."""
-    plain, config = variant.config.policy == "full", variant.config
-    accepted = None if plain else statistics.mean(run.accepted_per_iteration for run in runs)
-    by_position = [statistics.mean(each) for each in zip(*(run.accepted_by_position for run in runs), strict=True)]
-    phases = {name: statistics.median(run.milliseconds[name] for run in runs) for name in runs[0].milliseconds}
-    selection = phases.pop("selection")
-    share = statistics.mean(run.draft_kv_share for run in runs)
+def row_of(
+    shape: Shape,
+    variant: Variant,
+    engine: EngineName,
+    size: ModelSize,
+    measured: Decoding,
+    beside: Mapping[str, Any] = NOTHING,
+) -> ThroughputRow:
+    """Say what a side measured in the terms of results; `beside` is what it ran with besides the method's options."""
+    config, policy = variant.config, policy_class(variant.config.policy)
+    accepted = measured.accepted_per_iteration if policy.speculates else None
+    share = measured.draft_kv_share
+    if share is None:
+        share = config.budget(shape.context) / shape.context if policy.selects else 1.0
     gamma = config.num_speculative_tokens
-    return _row(
+    return bare_row(
         shape,
-        variant,
-        "embedded",
-        tokens_per_second=[run.tokens_per_second for run in runs],
-        accepted_per_iteration=accepted,
-        accepted_per_position=None if plain else by_position,
-        milliseconds=phases,
-        selection_overhead=selection / _verification(phases, selection, config.policy) if selection else None,
+        variant.label,
+        {**config.to_dict(), **beside} if policy.speculates else {},
+        engine,
+        dataclasses.replace(measured, accepted_per_iteration=accepted),
+        selection_overhead=_overhead(measured, policy),
         predicted_speedup=predicted_speedup(size, shape.context, shape.batch, gamma, accepted, share),
     )
 
 
-def _verification(phases: Mapping[str, float], selection: float, policy: str) -> float:
-    """Time of a verification without scores: vegas scores within it, others in drafts or in passes of their own."""
-    return phases["verify"] + phases["select"] - selection if policy == "vegas" else phases["verify"]
-
-
-def vllm_row(shape: Shape, variant: Variant, size: ModelSize, measured: Mapping[str, Any]) -> ThroughputRow:
-    """Say a side of vLLM in the terms of results; `measured` has the fields of `vllm_side.SideMeasurement`."""
-    config = variant.config
-    share = 1.0 if variant.reads_everything else config.budget(shape.context) / shape.context
-    accepted, gamma = measured["accepted_per_iteration"], config.num_speculative_tokens
-    predicted = predicted_speedup(size, shape.context, shape.batch, gamma, accepted, share)
-    return _row(shape, variant, "vllm", **measured, predicted_speedup=predicted)
-
-
-def _row(shape: Shape, variant: Variant, engine: EngineName, **figures: Any) -> ThroughputRow:
+def bare_row(
+    shape: Shape, label: str, config: dict[str, Any], engine: EngineName, measured: Decoding, **figures: Any
+) -> ThroughputRow:
+    """Give a side's row, with no more in it than was measured and is given."""
+    accepted = measured.accepted_per_iteration
     return ThroughputRow(
-        policy=variant.label,
-        config={} if variant.config.policy == "full" else variant.config.to_dict(),
+        policy=label,
+        config=config,
         engine=engine,
         context=shape.context,
         batch=shape.batch,
         temperature=shape.temperature,
+        tokens_per_second=measured.tokens_per_second,
+        accepted_per_iteration=accepted,
+        accepted_per_position=None if accepted is None else measured.accepted_per_position,
+        milliseconds=measured.milliseconds,
         **figures,
     )
 
 
-def with_overhead(row: ThroughputRow, rows: Sequence[ThroughputRow]) -> ThroughputRow:
-    """Add selection's overhead as seen from outside: against a side that verifies as many rows and selects nothing.
+def _overhead(measured: Decoding, policy: type[Policy]) -> float | None:
+    """Selection's share of a verification without it, where the engine's clock tells them apart."""
+    selection, phases = measured.selection_milliseconds, measured.milliseconds
+    if not selection or phases is None:
+        return None
+    # Scores are computed within a verification; others choose in drafts, or in passes of their own.
+    plain = phases["verify"] + phases["select"] - selection if policy.scores else phases["verify"]
+    return selection / plain
 
-    Not where what selecting takes is in the draft: drafts that select for themselves (quest), and in vLLM a pass of its
-    own before them (specextend).
+
+def with_overhead(row: ThroughputRow, rows: Sequence[ThroughputRow]) -> ThroughputRow:
+    """Add selection's overhead as seen from outside: against a side that verifies as many rows and chooses nothing.
+
+    Not where what choosing takes counts as drafting: it does in drafts that choose for themselves, and in vLLM in a
+    pass of its own before them.
     """
-    if row.milliseconds is None or not _selects(row) or row.config["policy"] == "quest":
+    policy = _policy(row)
+    if row.milliseconds is None or policy is None:
         return row
-    if row.config["policy"] == "specextend" and row.engine == "vllm":
+    if not (policy.scores or (policy.keeps_queries and row.engine == "embedded")):
         return row
 
     def point(of: ThroughputRow) -> tuple[Any, ...]:
         return of.context, of.batch, of.temperature, of.config["num_speculative_tokens"]
 
     for other in rows:
-        if other.config and other.milliseconds is not None and not _selects(other) and point(other) == point(row):
+        rival = _policy(other)
+        if rival is None or other.milliseconds is None or rival.scores or rival.per_step or rival.keeps_queries:
+            continue
+        if point(other) == point(row):
             spent = row.milliseconds["verify"] + row.milliseconds.get("select", 0.0)
             return dataclasses.replace(row, selection_overhead=spent / other.milliseconds["verify"] - 1)
     return row
 
 
-def _selects(row: ThroughputRow) -> bool:
-    return bool(row.config) and row.config["policy"] not in ("dense", "stream")
+def _policy(row: ThroughputRow) -> type[Policy] | None:
+    """The policy that a row drafts with; None for plain decoding, and for drafts of vLLM's own."""
+    return policy_class(row.config["policy"]) if "policy" in row.config else None

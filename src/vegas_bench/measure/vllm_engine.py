@@ -1,69 +1,111 @@
-"""Decoding speed of one vLLM engine, in a process of its own: ``python -m vegas_bench.measure.vllm_engine JOB``.
+"""One vLLM engine in a process of its own, which measures what it is told: ``python -m ...vllm_engine JOB``.
 
-JOB is a JSON file: ``engine``, arguments of `vllm.LLM`; ``cases``, each with ``key``, ``prompts`` (token ids) and
-``temperature``; ``max_tokens``; ``repeats``; ``out``, a file that gets one JSON line when the engine has started and
-one for every case as soon as it is measured. `vegas_bench.measure.vllm_side` writes such jobs.
-
-Decode tokens/s are those of the steps in which all requests decode: from the last request's first token to the first
-request's end. A first short run warms up and leaves the prompts in the prefix cache.
+JOB is a JSON file: ``engine``, arguments of `vllm.LLM`; ``tasks``, each with a ``key``, what to ``measure``, and the
+arguments of that method of `Engine`; ``out``, a file that gets a JSON line when the engine has started, and one for
+every task as soon as it is measured. `vegas_bench.measure.vllm_side` writes such jobs.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import itertools
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm import LLM, SamplingParams
 
-from vegas_bench.measure import iteration_times
+from vegas_bench.measure import iteration_times, soak_engine
+from vegas_bench.measure.decoding import Decoding, steady_speed
+from vegas_bench.measure.job_process import job_of, wait_for_turn
+from vegas_bench.measure.worker_profile import PROFILERS
 from vegas_spec.vllm.scheduler.cost import estimate_cost
 
 MARGIN = 3
 """Steps left out after the last request's first token, which the prompts' last chunks may share."""
 
 WARM_UP_TOKENS = 64
+PROFILED_TOKENS = 48
 
 
-def model_size(vllm_config: Any) -> dict[str, float]:
-    """Bytes of a rank's weights that a step reads, and of K and V per token in layers with full attention."""
-    cost = estimate_cost(vllm_config)
-    return {"weight_bytes": cost.weights, "kv_bytes_per_token": cost.per_token}
+class Engine:
+    """An engine and its measurements; what they give is fit for JSON."""
 
-
-class Side:
-    """An engine and its measurements."""
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
+    def __init__(self, arguments: dict[str, Any], tell: Callable[..., None] = lambda **fields: None) -> None:
+        begin = time.perf_counter()
         self.llm = LLM(**{**arguments, "disable_log_stats": False})
+        self.seconds_to_start = time.perf_counter() - begin
+        self.tell = tell
         self.llm.collective_rpc(iteration_times.install)
-        self.size = model_size(self.llm.llm_engine.vllm_config)
         self._number = 0
 
-    def case(
-        self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int, repeats: int
+    def about(self) -> dict[str, Any]:
+        """Seconds to start, blocks of the KV cache, and the bytes that decoding reads.
+
+        Those are a rank's weights, once per step, and K and V per token in layers with full attention.
+        """
+        vllm_config = self.llm.llm_engine.vllm_config
+        cost = estimate_cost(vllm_config)
+        return {
+            "seconds_to_start": self.seconds_to_start,
+            "kv_blocks": vllm_config.cache_config.num_gpu_blocks,
+            "size": {"weight_bytes": cost.weights, "kv_bytes_per_token": cost.per_token},
+        }
+
+    def decode(
+        self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int, repeats: int, profile: bool
     ) -> dict[str, Any]:
-        """Measure one batch: tokens per second of each repeat, acceptance, milliseconds by phase."""
+        """Measure one batch; the fields of `Decoding`, and with `profile` where time went in two short runs after it.
+
+        Decode tokens/s are those of the steps in which all requests decode: from the last request's first token to the
+        first request's end. A first short run warms up and leaves the prompts in the prefix cache.
+        """
         self._run(prompts, temperature, min(max_tokens, WARM_UP_TOKENS))
         self.llm.collective_rpc(iteration_times.read)
         before = self._counters()
         speeds = [self._run(prompts, temperature, max_tokens) for _ in range(repeats)]
-        if None in speeds:
+        known = [speed for speed in speeds if speed is not None]
+        if len(known) < len(speeds):
             raise SystemExit(f"outputs of {max_tokens} tokens are too short to time; raise --max-tokens")
         now = self._counters()
         drafts = now["drafts"] - before["drafts"]
         by_position = [a - b for a, b in itertools.zip_longest(now["by_position"], before["by_position"], fillvalue=0)]
-        return {
-            "tokens_per_second": speeds,
-            "accepted_per_iteration": (now["accepted"] - before["accepted"]) / drafts if drafts else None,
-            "accepted_per_position": [count / drafts for count in by_position] if drafts else None,
-            "milliseconds": self.llm.collective_rpc(iteration_times.read)[0],
-        }
+        measured = Decoding(
+            tokens_per_second=known,
+            accepted_per_iteration=(now["accepted"] - before["accepted"]) / drafts if drafts else None,
+            accepted_per_position=[count / drafts for count in by_position] if drafts else None,
+            milliseconds=self.llm.collective_rpc(iteration_times.read)[0],
+        )
+        found = {}
+        for name, (start, stop) in PROFILERS.items() if profile else ():
+            self.llm.collective_rpc(start)
+            self._run(prompts, temperature, PROFILED_TOKENS)
+            found[name] = self.llm.collective_rpc(stop)[0]
+        return {**dataclasses.asdict(measured), "profile": found}
+
+    def first_token(self, prompts: Sequence[Sequence[int]]) -> list[float]:
+        """Seconds to the first token of each prompt alone, none of it in the prefix cache; the first one warms up."""
+        seconds = []
+        for prompt in prompts:
+            for _ in range(10):  # the blocks of the last prompt may be free a little later than it is answered
+                if self.llm.reset_prefix_cache():
+                    break
+                time.sleep(0.1)
+            else:
+                raise SystemExit("the prefix cache cannot be emptied; leave --first-token out")
+            begin = time.perf_counter()
+            self._run([prompt], 0.0, 1)
+            seconds.append(time.perf_counter() - begin)
+        return seconds[1:]
+
+    def serve(self, requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """See `soak_engine.serve`."""
+        return soak_engine.serve(self.llm, requests, self.tell)
+
+    def judge(self, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """See `soak_engine.judge`."""
+        return soak_engine.judge(self.llm, answers)
 
     def _run(self, prompts: Sequence[Sequence[int]], temperature: float, max_tokens: int) -> float | None:
         """Generate for all prompts at once; tokens per second while all of them decode, None for too few steps."""
@@ -83,10 +125,7 @@ class Side:
             if all(done.values()) and not ended:
                 marks.append((time.perf_counter(), sum(done.values())))
         marks = marks[MARGIN:]
-        if len(marks) < 2:
-            return None
-        (begin, before), (end, after) = marks[0], marks[-1]
-        return (after - before) / (end - begin)
+        return steady_speed(marks) if len(marks) > 1 else None
 
     def _counters(self) -> dict[str, Any]:
         found = {metric.name: metric for metric in self.llm.get_metrics()}
@@ -101,27 +140,14 @@ class Side:
         }
 
 
-@contextlib.contextmanager
-def job_of(path: str) -> Iterator[tuple[dict[str, Any], Callable[..., None]]]:
-    """Read a job, and give with it what answers: the named arguments of each call become a line of ``out``."""
-    job = json.loads(Path(path).read_text(encoding="utf-8"))
-    with Path(job["out"]).open("a", encoding="utf-8") as out:
-
-        def answer(**fields: Any) -> None:
-            out.write(json.dumps(fields) + "\n")
-            out.flush()
-
-        yield job, answer
-
-
 def main(path: str) -> None:
     """Run a job."""
     with job_of(path) as (job, answer):
-        side = Side(job["engine"])
-        answer(size=side.size)
-        for case in job["cases"]:
-            measured = side.case(case["prompts"], case["temperature"], job["max_tokens"], job["repeats"])
-            answer(key=case["key"], measured=measured)
+        engine = Engine(job["engine"], answer)
+        answer(started=engine.about())
+        wait_for_turn()
+        for task in job["tasks"]:
+            answer(key=task.pop("key"), measured=getattr(engine, task.pop("measure"))(**task))
 
 
 if __name__ == "__main__":

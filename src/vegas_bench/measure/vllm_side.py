@@ -1,67 +1,116 @@
-"""One side of a comparison in vLLM: an engine in a process of its own, which measures cases as `decode_speed` does."""
+"""Sides of a comparison in vLLM: stock, a policy, or drafts of vLLM's own; each an engine in a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vegas_bench.measure.job_process import JobProcess
-from vegas_bench.measure.model_size import ModelSize
+from vegas_bench.measure.variants import Variant, read_options, split_label, variants
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.environment import pip_install
-from vegas_spec.vllm.start.options import split_options
+from vegas_spec.policies import policy_class
+from vegas_spec.vllm.start.options import FALL_BACK, split_options
+
+BESIDE = {FALL_BACK: False, "rejection_sample_method": "standard"}
+"""What a policy in vLLM may set beside the method's options. Unless told, drafting is never suspended: what it costs,
+and gains, is what is measured."""
+
+LOOKUPS: dict[str, tuple[dict[str, Any], dict[str, type]]] = {
+    "ngram": (
+        {"prompt_lookup_max": 4, "prompt_lookup_min": 2},
+        {"num_speculative_tokens": int, "prompt_lookup_max": int, "prompt_lookup_min": int},
+    ),
+    "suffix": (
+        {},
+        {
+            "num_speculative_tokens": int,
+            "suffix_decoding_max_tree_depth": int,
+            "suffix_decoding_max_cached_requests": int,
+            "suffix_decoding_max_spec_factor": float,
+            "suffix_decoding_min_token_prob": float,
+        },
+    ),
+}
+"""Drafts of vLLM's own that need no model, looked up in the text: their options unless told otherwise, and all there
+are. Suffix decoding drafts as many tokens as it sees fit."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A batch of prompts to time.
+class Lookup:
+    """A side that drafts by one of `LOOKUPS`; what vLLM is told."""
 
-    Attributes
+    label: str
+    told: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def key(self) -> str:
+        """Identifies it among the sides of a run."""
+        gamma = self.told.get("num_speculative_tokens")
+        return self.label if gamma is None else f"{self.label} gamma={gamma}"
+
+
+Side = Variant | Lookup
+
+
+def vllm_sides(policies: Sequence[str], budgets: Sequence[float], gammas: Sequence[int], **options: Any) -> list[Side]:
+    """List the sides of a run, each once; parameters are those of `variants`, names also those of `LOOKUPS`."""
+    found: dict[str, Side] = {}
+    for text in policies:
+        name, given = split_label(text)
+        sides: Sequence[Side]
+        if name in LOOKUPS:
+            usual, kinds = LOOKUPS[name]
+            told = {"method": name, **usual, **read_options(given, kinds)}
+            drafts = [{"num_speculative_tokens": gamma} for gamma in gammas] if name == "ngram" else [{}]
+            sides = [Lookup(text, {**each, **told}) for each in drafts]
+        else:
+            sides = variants([text], budgets, gammas, beside=BESIDE, **options)
+        for side in sides:
+            found.setdefault(side.key, side)
+    return list(found.values())
+
+
+def speculative_config(side: Side, rates: Sequence[float] = ()) -> dict[str, Any] | None:
+    """Say a side in vLLM's terms; None, stock vLLM, for plain decoding.
+
+    Parameters
     ----------
-    key : str
-        Names it in what comes back.
-    prompts : sequence
-        Token ids.
-    temperature : float
-        Of sampling.
-
-    """
-
-    key: str
-    prompts: Sequence[Sequence[int]]
-    temperature: float
-
-
-@dataclass(frozen=True)
-class SideMeasurement:
-    """What a case of a side measured; see `vegas_bench.results.results.ThroughputRow` for the figures."""
-
-    tokens_per_second: list[float]
-    accepted_per_iteration: float | None
-    accepted_per_position: list[float] | None
-    milliseconds: dict[str, float] | None
-
-
-def speculative_config(config: VegasConfig) -> dict[str, Any] | None:
-    """Say a config in vLLM's terms; None, stock vLLM, for policy ``full``.
-
-    Drafting is never suspended: what it costs, and gains, is what is measured.
+    side : Variant or Lookup
+        What drafts, with the options of `BESIDE`.
+    rates : sequence of float
+        Acceptance to impose, by vLLM's synthetic rejection: chance that the first, the first two, ... drafts are all
+        accepted. Empty for none.
 
     Raises
     ------
     ConfigError
-        If the plugin does not support it.
+        If the plugin does not support it, or there are fewer rates than drafts.
 
     """
-    if config.policy == "full":
+    if isinstance(side, Lookup):
+        return dict(side.told)
+    if not policy_class(side.config.policy).speculates:
         return None
-    options = {"method": "vegas", "fall_back": False, **config.to_dict()}
-    split_options(options)
-    return options
+    told = {"method": "vegas", **BESIDE, **side.config.to_dict(), **side.beside}
+    if rates:
+        gamma = side.config.num_speculative_tokens
+        if gamma > len(rates):
+            raise ConfigError(
+                f"imposed acceptance needs a rate for each draft; got {len(rates)}, and {side.label} drafts {gamma}"
+            )
+        told |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [*rates[:gamma]]}
+    split_options(told)
+    return told
+
+
+def variant_of(config: VegasConfig) -> Variant:
+    """Give the side that drafts with a config."""
+    return Variant(config.policy, config, BESIDE)
 
 
 def check_vllm() -> None:
@@ -70,38 +119,25 @@ def check_vllm() -> None:
         raise ConfigError(f"engine vllm needs vLLM, which is not installed; run: {pip_install('vllm')}")
 
 
-def measure_side(
-    engine: Mapping[str, Any], cases: Sequence[Case], max_tokens: int, repeats: int, log: Path
-) -> Iterator[ModelSize | tuple[str, SideMeasurement]]:
-    """Start an engine, and yield its model's size and then every case by its key as it is measured.
+def side_process(
+    name: str, engine: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], log: Path | None
+) -> JobProcess:
+    """Start an engine for a side.
+
+    It answers ``{"started": ...}``, waits for `JobProcess.begin`, and then answers every task with
+    ``{"key": ..., "measured": ...}``.
 
     Parameters
     ----------
+    name : str
+        Of the side, for messages.
     engine : mapping
         Arguments of `vllm.LLM`.
-    cases : sequence of Case
-        What to time, in this order.
-    max_tokens, repeats : int
-        Of each output; timed runs of each case.
-    log : Path
-        Takes what vLLM logs; deleted if all goes well.
-
-    Raises
-    ------
-    ResultError
-        If the process fails, with the end of its log.
+    tasks : sequence of mapping
+        What to measure, in this order: a ``key``, a method of `vllm_engine.Engine` to ``measure``, its arguments.
+    log : Path or None
+        Takes what vLLM logs.
 
     """
-    job = {
-        "engine": dict(engine),
-        "cases": [{"key": each.key, "prompts": each.prompts, "temperature": each.temperature} for each in cases],
-        "max_tokens": max_tokens,
-        "repeats": repeats,
-    }
-    with JobProcess("vLLM", [sys.executable, "-m", "vegas_bench.measure.vllm_engine"], job, log) as process:
-        for line in process.lines():
-            if "size" in line:
-                yield ModelSize(**line["size"])
-            else:
-                yield line["key"], SideMeasurement(**line["measured"])
-    log.unlink()
+    program = [sys.executable, "-m", "vegas_bench.measure.vllm_engine"]
+    return JobProcess(f"vLLM ({name})", program, {"engine": dict(engine), "tasks": list(tasks)}, log)

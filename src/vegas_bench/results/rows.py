@@ -140,6 +140,8 @@ class TuningRow:
         The cost model's, from the phases of the points that were measured before.
     chosen : bool
         Whether the step ended here.
+    tied : bool
+        Whether the repeats cannot tell it from the fastest of the step.
 
     """
 
@@ -153,3 +155,4 @@ class TuningRow:
     predicted_tokens_per_second: float | None = None
     milliseconds: dict[str, float] | None = None
     chosen: bool = False
+    tied: bool = False

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from vegas_bench.measure.decoding import Decoding
+from vegas_bench.results.intervals import bootstrap_mean
 from vegas_bench.results.results import TuningRow
 from vegas_spec.config import VegasConfig
 from vegas_spec.pacing.cost_model import Costs, DraftLine, expected_accepted
@@ -28,56 +30,27 @@ HOPELESS = 0.92
 """A setting whose predicted speed is below this share of the best prediction is not measured."""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What one setting did on the workload.
-
-    Attributes
-    ----------
-    accepted_per_iteration : float
-        Drafts accepted.
-    accepted_by_position : list of float
-        Chance that the drafts at distance 1, 2, ... are all accepted.
-    tokens_per_second : list of float
-        Decoding speed, one per repeat.
-    milliseconds : dict, optional
-        Per iteration: ``draft`` (all steps), ``verify`` and what else there is, where the engine tells.
-
-    """
-
-    accepted_per_iteration: float
-    accepted_by_position: list[float]
-    tokens_per_second: list[float]
-    milliseconds: dict[str, float] | None = None
-
-    @property
-    def speed(self) -> float:
-        """Median of the repeats."""
-        return statistics.median(self.tokens_per_second)
-
-    @property
-    def iteration(self) -> float:
-        """Seconds of an iteration, over the number of requests: what the cost model's speeds are made of."""
-        return (self.accepted_per_iteration + 1) / self.speed
-
-
-Measure = Callable[[VegasConfig], Measurement]
+Measure = Callable[[VegasConfig], Decoding]
+"""Runs the workload with a config; `Decoding.accepted_per_iteration` of plain decoding may be None."""
 
 
 @dataclass
 class Tuner:
-    """Runs the three steps; every setting is measured at most once.
+    """Runs the three steps; every setting is measured at most once, budgets that come to the same entries as one.
 
     Parameters
     ----------
     measure : callable
         Runs the workload with a config.
     base : VegasConfig
-        The options that are not tuned; its gamma is that of step 1.
-    plain : Measurement
-        Decoding without drafts.
+        The options that are not tuned; its gamma is that of step 1. Of settings that are equally fast, it is chosen
+        before others, and less before more.
+    plain : Decoding
+        Without drafts.
     budgets, gammas : sequence
         What steps 1 and 2 try.
+    entries : callable, optional
+        Tells what drafts read with a budget, so that equal budgets are known as such.
     on_row : callable, optional
         Called with each point of a curve as it is known.
 
@@ -85,21 +58,34 @@ class Tuner:
 
     measure: Measure
     base: VegasConfig
-    plain: Measurement
+    plain: Decoding
     budgets: Sequence[float] = BUDGETS
     gammas: Sequence[int] = GAMMAS
+    entries: Callable[[float], Hashable] = lambda budget: budget
     on_row: Callable[[TuningRow], None] = lambda row: None
-    measured: dict[tuple[int, float], Measurement] = field(default_factory=dict)
+    measured: dict[tuple[int, float], Decoding] = field(default_factory=dict)
     rows: list[TuningRow] = field(default_factory=list)
+    equals: dict[float, set[float]] = field(default_factory=dict)
+    """Budgets that come to the same entries, by the one that is measured for all of them."""
 
     def run(self) -> VegasConfig:
         """Tune; `rows` then has the three curves."""
         gamma = self.base.num_speculative_tokens
         budget = self._grow_budget(gamma)
         gamma = self._fastest(2, [(each, budget) for each in sorted({*self.gammas, gamma})])[0]
-        around = {*self.budgets, budget, *(_rounded(budget * factor) for factor in AROUND)}
-        gamma, budget = self._fastest(3, [(gamma, each) for each in sorted(around) if each <= 1])
+        around = [budget, *self.budgets, *(_rounded(budget * factor) for factor in AROUND if budget * factor <= 1)]
+        gamma, budget = self._fastest(3, [(gamma, each) for each in self._apart(around)])
         return self._config(gamma, budget)
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each budget that was measured for others, too."""
+        return [
+            f"budgets {', '.join(f'{each:g}' for each in sorted(alike))} come to the same entries of these prompts "
+            f"(kv_budget_min is {self.base.kv_budget_min}) and are measured once, as {stand_in:g}"
+            for stand_in, alike in self.equals.items()
+            if len(alike) > 1
+        ]
 
     def predict(self, gamma: int, budget: float) -> float:
         """Tokens per second that the cost model expects from what has been measured so far."""
@@ -107,14 +93,14 @@ class Tuner:
 
     def _grow_budget(self, gamma: int) -> float:
         best = 0.0
-        for budget in sorted(self.budgets):
+        for budget in self._apart(self.budgets):
             # Were all drafts accepted: what even then is slower than what has been seen can win no later step.
             if len(self.measured) > 1 and 1 / self._expected_costs(budget).per_token(gamma, gamma) < best:
                 self._note(1, gamma, budget, self.predict(gamma, budget))
                 continue
             best = max(best, self._measured(gamma, budget).speed)
             self._note(1, gamma, budget)
-        found = {budget: point.accepted_per_iteration for (_, budget), point in self.measured.items()}
+        found = {budget: point.accepted_per_iteration or 0.0 for (_, budget), point in self.measured.items()}
         enough = (1 - GROWN) * max(found.values())
         chosen = min(budget for budget, accepted in found.items() if accepted >= enough)
         self._choose(1, gamma, chosen)
@@ -126,11 +112,22 @@ class Tuner:
             if point in self.measured or predicted[point] >= HOPELESS * max(predicted.values()):
                 self._measured(*point)
             self._note(step, *point, predicted[point])
-        chosen = max((point for point in points if point in self.measured), key=lambda at: self.measured[at].speed)
-        self._choose(step, *chosen)
+        measured = [point for point in points if point in self.measured]
+        best = self.measured[max(measured, key=lambda at: self.measured[at].speed)]
+        tied = [point for point in measured if as_fast(self.measured[point], best)]
+        varied, usual = step - 2, (self.base.num_speculative_tokens, self.base.kv_budget)
+        chosen = min(tied, key=lambda point: (point[varied] != usual[varied], point))
+        self._choose(step, *chosen, tied)
         return chosen
 
-    def _measured(self, gamma: int, budget: float) -> Measurement:
+    def _apart(self, budgets: Iterable[float]) -> list[float]:
+        """Of budgets that come to the same entries keep one, ascending: the usual one, else the smallest."""
+        for budget in sorted(budgets, key=lambda each: (each != self.base.kv_budget, each)):
+            alike = (stand_in for stand_in in self.equals if self.entries(stand_in) == self.entries(budget))
+            self.equals.setdefault(next(alike, budget), set()).add(budget)
+        return sorted(stand_in for stand_in, others in self.equals.items() if others & {*budgets})
+
+    def _measured(self, gamma: int, budget: float) -> Decoding:
         if (gamma, budget) not in self.measured:
             self.measured[gamma, budget] = self.measure(self._config(gamma, budget))
         return self.measured[gamma, budget]
@@ -141,7 +138,7 @@ class Tuner:
     def _costs(self, point: tuple[int, float]) -> Costs:
         """Split a measured iteration into its parts, by the engine's own clock or by plain decoding's time."""
         measured, gamma = self.measured[point], point[0]
-        whole, plain = measured.iteration, self.plain.iteration
+        whole, plain = _seconds(measured), _seconds(self.plain)
         phases = measured.milliseconds
         if phases is None:
             # A verification takes about as long as a plain step; drafting takes the rest.
@@ -156,7 +153,7 @@ class Tuner:
         known = [self._costs(point) for point in self.measured]
         line = DraftLine([(point[1], each.draft) for point, each in zip(self.measured, known, strict=True)])
         return Costs(
-            plain=self.plain.iteration,
+            plain=_seconds(self.plain),
             verify=statistics.mean(each.verify for each in known),
             select=statistics.mean(each.select for each in known),
             draft=line.at(budget),
@@ -165,7 +162,7 @@ class Tuner:
     def _expected_accepted(self, gamma: int, budget: float) -> float:
         """Acceptance to expect: that of the measured point with the nearest budget, of those the nearest gamma."""
         point = min(self.measured, key=lambda at: (abs(at[1] - budget), at[0] < gamma, abs(at[0] - gamma)))
-        return expected_accepted(self.measured[point].accepted_by_position, gamma)
+        return expected_accepted(self.measured[point].accepted_per_position or [], gamma)
 
     def _note(self, step: int, gamma: int, budget: float, predicted: float | None = None) -> None:
         measured = self.measured.get((gamma, budget))
@@ -183,10 +180,21 @@ class Tuner:
         self.rows.append(row)
         self.on_row(row)
 
-    def _choose(self, step: int, gamma: int, budget: float) -> None:
+    def _choose(self, step: int, gamma: int, budget: float, tied: Sequence[tuple[int, float]] = ()) -> None:
         for at, row in enumerate(self.rows):
-            if (row.step, row.num_speculative_tokens, row.kv_budget) == (step, gamma, budget):
-                self.rows[at] = dataclasses.replace(row, chosen=True)
+            point = row.num_speculative_tokens, row.kv_budget
+            if row.step == step:
+                self.rows[at] = dataclasses.replace(row, chosen=point == (gamma, budget), tied=point in tied)
+
+
+def as_fast(one: Decoding, fastest: Decoding) -> bool:
+    """Whether the repeats cannot tell a setting from the fastest: the 95 % bootstrap intervals of their means meet."""
+    return bootstrap_mean(one.tokens_per_second).high >= bootstrap_mean(fastest.tokens_per_second).low
+
+
+def _seconds(measured: Decoding) -> float:
+    """Time of an iteration, over the number of requests: what the cost model's speeds are made of."""
+    return ((measured.accepted_per_iteration or 0.0) + 1) / measured.speed
 
 
 def _rounded(budget: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from vegas_bench.measure.kernels.cases import QUERY_LEN, TAIL, Case
 from vegas_bench.measure.kernels.layer import Layer
-from vegas_bench.measure.kernels.stock_attention import has_flash_attention
+from vegas_bench.measure.kernels.stock import Stock, has_flash_attention
 from vegas_bench.measure.kernels.timing import Milliseconds
 from vegas_bench.results.results import KernelRow
 
@@ -44,9 +45,9 @@ def measure_case(case: Case, bandwidth: float, device: torch.device, millisecond
     counts = torch.full((case.batch,), budget, dtype=torch.int32, device=device)
     slots = torch.zeros(case.batch, case.kv_heads, budget + TAIL, dtype=torch.int32, device=device)
     times = {"floor": case.batch * case.context * case.token_bytes / bandwidth * 1e3}
-    times["verify_plain"] = milliseconds([lambda: layer.verify(None)])
+    times["verify_plain"] = milliseconds([partial(layer.verify, None)])
     for score in SCORES:
-        verify, select = _verify(layer, score), _select(layer, counts, slots, score)
+        verify, select = partial(layer.verify, score), partial(layer.select, counts, slots, score)
         times[f"verify_{score}"] = milliseconds([verify])
         times[f"select_{score}"] = milliseconds([select])
         times[f"verify_select_{score}"] = milliseconds([_both(verify, select)])
@@ -59,11 +60,11 @@ def measure_case(case: Case, bandwidth: float, device: torch.device, millisecond
         times[f"sparse_floor_{name}"] = case.batch * length * case.token_bytes / bandwidth * 1e3
         for label, groups in (("kv_head", case.kv_heads), ("layer", 1)):
             lists[name], entries = layer.random_lists(share, groups, _LISTS)
-            times[f"sparse_{label}_{name}"] = milliseconds([_sparse(layer, each, entries) for each in lists[name]])
+            times[f"sparse_{label}_{name}"] = milliseconds(
+                [partial(layer.sparse, each, entries) for each in lists[name]]
+            )
     times["sparse_consecutive_5%"] = milliseconds(_consecutive(layer, counts))
     if device.type == "cuda" and has_flash_attention():
-        from vegas_bench.measure.kernels.stock import Stock
-
         stock = Stock(layer, milliseconds)
         times["fa3"] = stock.verify()
         for share in SHARES:
@@ -73,18 +74,6 @@ def measure_case(case: Case, bandwidth: float, device: torch.device, millisecond
     per_token = (scratch["levels"] + scratch["histogram"]) / (case.batch * case.context)
     sizes = {**scratch, "scratch_bytes_per_token": per_token, "index_bytes_per_layer": slots.numel() * 4}
     return KernelRow(case=case.name, batch=case.batch, context=case.context, milliseconds=times, bytes=sizes)
-
-
-def _verify(layer: Layer, score: str) -> Callable[[], None]:
-    return lambda: layer.verify(score)
-
-
-def _select(layer: Layer, counts: torch.Tensor, slots: torch.Tensor, score: str) -> Callable[[], None]:
-    return lambda: layer.select(counts, slots, score)
-
-
-def _sparse(layer: Layer, slots: torch.Tensor, counts: torch.Tensor) -> Callable[[], None]:
-    return lambda: layer.sparse(slots, counts)
 
 
 def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
@@ -103,5 +92,6 @@ def _consecutive(layer: Layer, counts: torch.Tensor) -> list[Callable[[], None]]
     offsets = torch.arange(width, device=layer.device)
     total = case.batch * case.context
     return [
-        _sparse(layer, ((first + step * 977 + offsets) % total).int().contiguous(), counts) for step in range(_LISTS)
+        partial(layer.sparse, ((first + step * 977 + offsets) % total).int().contiguous(), counts)
+        for step in range(_LISTS)
     ]

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from vegas_spec.device_time import now, seconds_between
+
+_GPU = torch.device("cuda")
 Milliseconds = Callable[[Sequence[Callable[[], object]]], float]
 """Median milliseconds of one of several calls, which take turns."""
 
@@ -29,12 +32,9 @@ def graph_milliseconds(calls: Sequence[Callable[[], object]], repeats: int = 12)
     torch.cuda.synchronize()
     times: list[float] = []
     for _ in range(repeats):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
+        start = now(_GPU)
         graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / count)
+        times.append(1e3 * seconds_between(start, now(_GPU)) / count)
     return statistics.median(times)
 
 
