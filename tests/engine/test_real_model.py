@@ -10,6 +10,7 @@ import torch
 
 from vegas_spec import LLM, SamplingParams
 from vegas_spec.engine.encoder import Encoder
+from vegas_spec.engine.equality import compare
 from vegas_spec.engine.source_text import source_prompt
 from vegas_spec.models import is_fetched, model_folder
 
@@ -55,3 +56,13 @@ def test_greedy_output_is_that_of_transformers(llm: LLM, prompt: list[int], expe
     if policy == "vegas":
         assert output.stats.accepted_per_draft > 2
         assert output.stats.draft_kv_share < 0.2
+
+
+def test_in_bfloat16_the_whole_output_is_judged() -> None:
+    """Rows in a batch round differently there: what differs is a tie, and what follows is compared all the same."""
+    llm = LLM(NAME, dtype="bfloat16", device="cpu", kv_budget_min=32)
+    prompt = source_prompt(Encoder.of(llm), 400)[1]
+    report = compare(llm.with_config(policy="full"), llm, [prompt], 48)
+    assert report.faults == []
+    assert report.agreeing + len(report.ties) == report.compared > 24
+    assert report.vegas[0].stats.accepted > 0
