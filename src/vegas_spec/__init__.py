@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from vegas_spec.engine.request import PrefilledPrompt
     from vegas_spec.engine.sampling_params import SamplingParams
     from vegas_spec.engine.support import ModelError
-    from vegas_spec.engine.trace import SelectionTrace
 
 __version__ = "0.1.0"
 
@@ -24,7 +23,6 @@ _WHERE = {
     "RequestStats": "engine.outputs",
     "PrefilledPrompt": "engine.request",
     "SamplingParams": "engine.sampling_params",
-    "SelectionTrace": "engine.trace",
     "ModelError": "engine.support",
 }
 
@@ -36,7 +34,6 @@ __all__ = [  # noqa: RUF022 - what people look for first comes first
     "CompletionOutput",
     "RequestStats",
     "PrefilledPrompt",
-    "SelectionTrace",
     "ConfigError",
     "InputError",
     "ModelError",

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from vegas_bench.inspect.observe import Inspection, Look
+from vegas_bench.inspect.trace import TraceSummary
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.outputs import CompletionOutput, RequestOutput, RequestStats
-from vegas_spec.engine.trace import TraceSummary
 
 WORDS = (
     "def ",

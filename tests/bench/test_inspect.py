@@ -22,10 +22,10 @@ from vegas_bench.inspect.observe import Inspection, InspectionError, inspect
 from vegas_bench.inspect.packing import UNKNOWN, members, pack_sets, pack_shares
 from vegas_bench.inspect.page import inspection_page
 from vegas_bench.inspect.pieces import CONTINUED, token_texts
+from vegas_bench.inspect.recorder import SelectionTrace
 from vegas_spec import LLM, SamplingParams
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
-from vegas_spec.engine.trace import SelectionTrace
 
 PARAMS = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 BUDGET = {"kv_budget": 0.1, "kv_budget_min": 8, "num_speculative_tokens": 4}

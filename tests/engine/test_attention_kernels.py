@@ -14,7 +14,7 @@ from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
 from torch import Tensor
 
-from vegas_spec import SelectionTrace
+from vegas_bench.inspect.recorder import SelectionTrace
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import AttentionParams, Rows
 from vegas_spec.engine.attention_kernels import KernelBackend

@@ -9,8 +9,8 @@ from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
 from torch import Tensor
 
+from vegas_bench.inspect.recorder import SelectionTrace
 from vegas_spec.config import POLICIES
-from vegas_spec.engine.trace import SelectionTrace
 from vegas_spec.policies import Room, Verified
 from vegas_spec.policies.stream import StreamPolicy
 

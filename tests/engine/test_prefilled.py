@@ -10,7 +10,8 @@ from engine_cases import as_prompts, generated, greedy, make_llm, reference
 from tiny_models import random_prompt
 from torch import Tensor
 
-from vegas_spec import SamplingParams, SelectionTrace
+from vegas_bench.inspect.recorder import SelectionTrace
+from vegas_spec import SamplingParams
 from vegas_spec.config import POLICIES
 from vegas_spec.engine.outputs import Update
 from vegas_spec.engine.prompts import InputError

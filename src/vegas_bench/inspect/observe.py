@@ -14,11 +14,12 @@ from torch import Tensor
 
 from vegas_bench.inspect.packing import members
 from vegas_bench.inspect.pieces import token_texts
+from vegas_bench.inspect.recorder import SelectionTrace
+from vegas_bench.inspect.trace import IterationTrace, TraceSummary
 from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput, Update
 from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
-from vegas_spec.engine.trace import IterationTrace, SelectionTrace, TraceSummary
 from vegas_spec.policies import policy_class
 
 _MOST_CHOSEN = 20

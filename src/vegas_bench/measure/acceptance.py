@@ -6,6 +6,9 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from vegas_bench.inspect.recorder import SelectionTrace
+from vegas_bench.inspect.trace import IterationTrace
+from vegas_bench.inspect.trace import summarise as summarise_trace
 from vegas_bench.measure.progress import BatchProgress, Watch, unwatched
 from vegas_bench.measure.variants import Variant
 from vegas_bench.results.journal import Journal
@@ -15,8 +18,6 @@ from vegas_spec.config import ConfigError
 from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput
 from vegas_spec.engine.sampling_params import SamplingParams
-from vegas_spec.engine.trace import IterationTrace, SelectionTrace
-from vegas_spec.engine.trace import summarise as summarise_trace
 from vegas_spec.policies import policy_class
 
 

@@ -11,7 +11,7 @@ from vegas_spec.config import VegasConfig
 from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
 from vegas_spec.engine.backend import Backend, Selection
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
-from vegas_spec.engine.recorder import Recorder
+from vegas_spec.engine.observer import Observer
 from vegas_spec.policies import Drafting, Queries, ScoreRequest
 from vegas_spec.policies.keys import DenseKeys
 from vegas_spec.selection import query_key_logits, score_rows
@@ -81,14 +81,17 @@ class TorchBackend(Backend):
     ----------
     cache, config
         See `Backend`.
-    recorder : Recorder, optional
-        Observes the run.
+
+    Attributes
+    ----------
+    observer : Observer or None
+        Looks at the run.
 
     """
 
-    def __init__(self, cache: KVCache, config: VegasConfig, recorder: Recorder | None = None) -> None:
+    def __init__(self, cache: KVCache, config: VegasConfig) -> None:
         super().__init__(cache, config)
-        self.recorder = recorder
+        self.observer: Observer | None = None
         self._drafts: dict[int, DraftCache] = {}
         """By slot, what requests draft over, if their entries were chosen after the verification."""
         self._prefix_lens: dict[int, int] = {}
@@ -144,8 +147,8 @@ class TorchBackend(Backend):
                     self._scores.collect(layer, place, queries, keys, mask, params)
         for place, (rows, (queries, keys, _)) in enumerate(zip(self.batch, seen, strict=True)):
             self._keep_queries(layer, place, queries, params)
-            if self.recorder is not None:
-                self.recorder.verified(layer, rows, Queries(queries, params.scale, params.sinks), keys)
+            if self.observer is not None:
+                self.observer.verified(layer, rows, Queries(queries, params.scale, params.sinks), keys)
         return out
 
     def _draft(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -162,8 +165,8 @@ class TorchBackend(Backend):
                 begin = 0 if params.sliding_window is None else max(0, rows.stop - params.sliding_window)
                 keys, values = self.cache.read(layer, rows.slot, begin, rows.stop)
             out.append(attend(query[:, own], keys, values, None, params))
-            if self.recorder is not None and params.sliding_window is None:
-                self.recorder.drafted(layer, rows, Queries(query[:, own], params.scale, params.sinks), keys)
+            if self.observer is not None and params.sliding_window is None:
+                self.observer.drafted(layer, rows, Queries(query[:, own], params.scale, params.sinks), keys)
         return torch.cat(out)
 
     def _draft_by_step(self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams) -> Tensor:
@@ -193,6 +196,6 @@ class TorchBackend(Backend):
             keys, values = self.cache.gather(layer, rows.slot, positions, prefix_len, rows.stop)
             row = query[:, place : place + 1]
             out.append(attend(row, keys, values, None, params))
-            if self.recorder is not None:
-                self.recorder.drafted(layer, rows, Queries(row, params.scale, params.sinks), keys, positions)
+            if self.observer is not None:
+                self.observer.drafted(layer, rows, Queries(row, params.scale, params.sinks), keys, positions)
         return torch.cat(out)

@@ -17,11 +17,11 @@ from vegas_spec.config import VegasConfig, check_choice, check_int, invalid, rej
 from vegas_spec.engine.engine import AttentionChoice, Engine
 from vegas_spec.engine.loading import load_model
 from vegas_spec.engine.model import Model
+from vegas_spec.engine.observer import Trace
 from vegas_spec.engine.outputs import RequestOutput, Update
 from vegas_spec.engine.prompts import InputError, Prompt, TokensPrompt, make_requests
 from vegas_spec.engine.request import PrefilledPrompt, Request
 from vegas_spec.engine.sampling_params import SamplingParams
-from vegas_spec.engine.trace import SelectionTrace
 
 Message = dict[str, str]
 
@@ -163,7 +163,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        trace: SelectionTrace | None = None,
+        trace: Trace | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts.
 
@@ -173,7 +173,7 @@ class LLM:
             What to continue.
         sampling_params : SamplingParams or sequence of SamplingParams, optional
             One for all, or one for each.
-        trace : SelectionTrace, optional
+        trace : Trace, optional
             Observes what drafting selects. Refused with ``attention="kernels"``.
 
         Returns
@@ -239,7 +239,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        trace: SelectionTrace | None = None,
+        trace: Trace | None = None,
     ) -> Iterator[Update]:
         """Do as `generate` does, and yield every piece of prompt read and every iteration's tokens as they come."""
         return self._run(self._requests(prompts, sampling_params), trace)
@@ -288,7 +288,7 @@ class LLM:
         """Whether the model's tokenizer brings a chat template."""
         return bool(getattr(self.model.tokenizer, "chat_template", None))
 
-    def _run(self, requests: list[Request], trace: SelectionTrace | None) -> Iterator[Update]:
+    def _run(self, requests: list[Request], trace: Trace | None) -> Iterator[Update]:
         if trace is not None:
             self._engine.check_trace()
         return self._engine.run(requests, trace) if requests else iter(())

@@ -13,10 +13,10 @@ from engine_cases import as_prompts, describe, generated, greedy, make_llm
 from tiny_models import random_prompt, tiny_model
 from torch import Tensor
 
+from vegas_bench.inspect.recorder import Recorder, SelectionTrace
+from vegas_bench.inspect.trace import IterationTrace, summarise
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import Rows
-from vegas_spec.engine.recorder import Recorder
-from vegas_spec.engine.trace import IterationTrace, SelectionTrace, summarise
 from vegas_spec.policies import Queries
 
 

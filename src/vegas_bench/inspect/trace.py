@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from vegas_spec.config import check_int
 
 
 @dataclass(frozen=True)
@@ -125,34 +123,3 @@ def _mean(tensors: Sequence[Tensor]) -> float:
 def _means_by_row(tensors: Sequence[Tensor]) -> list[float]:
     most = max((len(each) for each in tensors), default=0)
     return [_mean([each[row] for each in tensors if len(each) > row]) for row in range(most)]
-
-
-@dataclass
-class SelectionTrace:
-    """An observer of one or more runs; pass it to `vegas_spec.LLM.generate` or `vegas_spec.LLM.stream`.
-
-    Parameters
-    ----------
-    positions : bool
-        Keep the selected positions: ``4 * k`` bytes per iteration, layer and KV head, without bound over a long output.
-        Without them an iteration takes a few kilobytes.
-    every : int
-        Look at each request's every so many-th iteration, beginning with the first.
-
-    """
-
-    positions: bool = True
-    every: int = 1
-    iterations: list[IterationTrace] = field(default_factory=list)
-    """In the order in which their verifications ended."""
-
-    def __post_init__(self) -> None:
-        check_int("every", self.every, 1)
-
-    def of(self, request_id: str) -> list[IterationTrace]:
-        """Iterations of one request, in order."""
-        return [trace for trace in self.iterations if trace.request_id == request_id]
-
-    def summary(self) -> TraceSummary:
-        """Means over all iterations; see `summarise`."""
-        return summarise(self.iterations)

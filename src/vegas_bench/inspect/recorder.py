@@ -5,28 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vegas_spec.config import VegasConfig
+from vegas_bench.inspect.trace import IterationTrace, TraceSummary, summarise
+from vegas_spec.config import VegasConfig, check_int
 from vegas_spec.engine.attention import Rows
 from vegas_spec.engine.kv_cache import KVCache
-from vegas_spec.engine.outputs import RequestOutput
-from vegas_spec.engine.trace import IterationTrace, SelectionTrace
+from vegas_spec.engine.request import Request
 from vegas_spec.policies import Queries
 from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows, select_positions
-
-
-class _Request(Protocol):
-    """As much of `vegas_spec.engine.request.Request` as is looked at."""
-
-    output: RequestOutput
-    slot: int
-    prefix_len: int
-    num_selected: int
 
 
 @dataclass
@@ -44,8 +34,43 @@ class _Draft:
     overlap: list[Tensor] = field(default_factory=list)
 
 
+@dataclass
+class SelectionTrace:
+    """An observer of one or more runs; pass it to `vegas_spec.LLM.generate` or `vegas_spec.LLM.stream`.
+
+    Parameters
+    ----------
+    positions : bool
+        Keep the selected positions: ``4 * k`` bytes per iteration, layer and KV head, without bound over a long output.
+        Without them an iteration takes a few kilobytes.
+    every : int
+        Look at each request's every so many-th iteration, beginning with the first.
+
+    """
+
+    positions: bool = True
+    every: int = 1
+    iterations: list[IterationTrace] = field(default_factory=list)
+    """In the order in which their verifications ended."""
+
+    def __post_init__(self) -> None:
+        check_int("every", self.every, 1)
+
+    def of(self, request_id: str) -> list[IterationTrace]:
+        """Iterations of one request, in order."""
+        return [trace for trace in self.iterations if trace.request_id == request_id]
+
+    def summary(self) -> TraceSummary:
+        """Means over all iterations; see `summarise`."""
+        return summarise(self.iterations)
+
+    def observer(self, cache: KVCache, config: VegasConfig) -> Recorder:
+        """See `vegas_spec.engine.observer.Trace`."""
+        return Recorder(self, cache, config)
+
+
 class Recorder:
-    """Notes, for one run, what `vegas_spec.engine.trace.IterationTrace` describes.
+    """Notes, for one run, what `vegas_bench.inspect.trace.IterationTrace` describes.
 
     Where a model has no layer with full attention there is nothing to select, and nothing is noted.
     """
@@ -58,7 +83,7 @@ class Recorder:
         self._drafts: dict[int, _Draft] = {}
         self._previous: dict[int, tuple[int, list[Tensor]]] = {}
 
-    def selected(self, batch: Sequence[_Request], num_accepted: Sequence[int], chosen: Tensor | None) -> None:
+    def selected(self, batch: Sequence[Request], num_accepted: Sequence[int], chosen: Tensor | None) -> None:
         """After a verification: close what it verified, and begin with what was chosen now.
 
         ``chosen`` is the answer of `Policy.select`, one set for every layer with full attention.
@@ -124,7 +149,7 @@ class Recorder:
         members = _members(best, prefix_len).float().transpose(0, 1)  # [kv_heads, rows, prefix]
         draft.overlap.append(members @ members.transpose(1, 2) / self._config.budget(prefix_len))
 
-    def _close(self, request: _Request, num_accepted: int) -> None:
+    def _close(self, request: Request, num_accepted: int) -> None:
         slot = request.slot
         draft = self._drafts.pop(slot)
         first = draft.selected or (draft.positions[0] if draft.positions and draft.positions[0] else None)
