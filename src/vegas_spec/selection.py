@@ -14,6 +14,9 @@ from vegas_spec.config import Granularity, Score
 NO_POSITION = -1
 """Fills the unused end of a row of positions."""
 
+FIRST_POSITIONS = 16
+"""Positions at the start that are kept where nothing was scored: they take much of the weight (arXiv 2309.17453)."""
+
 
 def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Scaled products before softmax and soft-cap: ``l[t, h, i] = scale * <q[t, h], k[i]>``.
@@ -153,6 +156,32 @@ def _largest_of_ties(scores: Tensor, threshold: Tensor, in_prefix: Tensor, kept:
     out = torch.full(kept.shape, NO_POSITION, dtype=torch.int64, device=scores.device)
     out[kept] = chosen.nonzero()[:, 1]
     return out
+
+
+def with_recent(positions: Tensor, counts: Tensor, prefix_lens: Tensor, width: int) -> Tensor:
+    """Append to each request's chosen positions all that come from its prefix's end on.
+
+    ``list[b, g, j] = positions[b, g, j]`` for ``j < counts[b]``, then ``prefix_lens[b] + j - counts[b]``.
+
+    Parameters
+    ----------
+    positions : Tensor
+        Integer, shape ``[batch, groups, k]``, ``counts[b]`` of them real.
+    counts, prefix_lens : Tensor
+        Integer, shape ``[batch]``.
+    width : int
+        Columns of the list, at least ``k``.
+
+    Returns
+    -------
+    Tensor
+        Int64, shape ``[batch, groups, width]``; nothing waits for the device.
+
+    """
+    column = torch.arange(width, device=positions.device)
+    counts, prefix_lens = counts[:, None, None].long(), prefix_lens[:, None, None].long()
+    padded = torch.nn.functional.pad(positions, (0, width - positions.shape[-1]))
+    return torch.where(column < counts, padded, prefix_lens + column - counts)
 
 
 def rank_positions(scores: Tensor, lengths: Tensor, counts: Tensor, width: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from vegas_bench.inspect.recorder import Recorder, SelectionTrace
 from vegas_bench.inspect.trace import IterationTrace, summarise
 from vegas_spec.config import ConfigError, VegasConfig
-from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention import RowSpan
 from vegas_spec.policies import Queries
 
 
@@ -135,7 +135,7 @@ def test_recall_and_mass(monkeypatch: pytest.MonkeyPatch, family: str, options: 
         selected(self, batch, *rest)
 
     def note_drafted(
-        self: Recorder, layer: int, rows: Rows, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
+        self: Recorder, layer: int, rows: RowSpan, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
     ) -> None:
         key = self._cache.keys[layer][rows.slot, :, : rows.stop].clone()
         count = rows.stop - self._drafts[rows.slot].prefix_len

@@ -12,7 +12,7 @@ from tiny_models import random_prompt
 
 from vegas_spec import ConfigError, VegasConfig
 from vegas_spec.engine import adaptive
-from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention import RowSpan
 from vegas_spec.engine.backend import Backend, Kind
 
 PROMPTS = [random_prompt(length, seed=length) for length in (40, 2, 61)]
@@ -40,7 +40,7 @@ def test_draft_length_and_budget_change_within_bounds(monkeypatch: pytest.Monkey
     shares, lengths = Counter[float](), Counter[int]()
     honest = Backend.begin
 
-    def begin(self: Backend, kind: Kind, batch: Sequence[Rows], budgets: Sequence[int] = ()) -> Backend:
+    def begin(self: Backend, kind: Kind, batch: Sequence[RowSpan], budgets: Sequence[int] = ()) -> Backend:
         if kind == "verify":
             shares[round(budgets[0] / (batch[0].start + 1), 1)] += 1
         return honest(self, kind, batch, budgets)

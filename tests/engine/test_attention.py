@@ -14,7 +14,7 @@ from tiny_models import random_prompt
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
+from vegas_spec.engine.attention import AttentionParams, CausalMask, RowSpan, attend
 from vegas_spec.engine.attention_torch import TorchBackend
 from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.engine import Engine
@@ -106,7 +106,7 @@ def test_attend(variant: dict[str, Any], rows: int, window: int | None) -> None:
     torch.manual_seed(2)
     keys = rows + 7
     query, key, value = (torch.randn(heads, count, DIM) for heads, count in ((4, rows), (2, keys), (2, keys)))
-    out = attend(query, key, value, CausalMask(Rows(0, 7, rows), 0, window, CPU), params(**variant))
+    out = attend(query, key, value, CausalMask(RowSpan(0, 7, rows), 0, window, CPU), params(**variant))
     for row, head in itertools.product({0, rows // 2, rows - 1}, range(HEADS)):
         seen = [at for at in range(keys) if 7 + row - (window or 1000) < at <= 7 + row]
         kv = head // 2
@@ -118,7 +118,7 @@ def test_attend(variant: dict[str, Any], rows: int, window: int | None) -> None:
 
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
 def test_the_mask(window: int | None) -> None:
-    mask = CausalMask(Rows(0, 5, 4), 2, window, CPU)
+    mask = CausalMask(RowSpan(0, 5, 4), 2, window, CPU)
     assert mask.shape == (4, 7)
     for row, key in itertools.product(range(4), range(7)):
         distance = (5 + row) - (2 + key)
@@ -132,7 +132,7 @@ def test_the_mask(window: int | None) -> None:
 @pytest.mark.parametrize("rows", [1, 4])
 def test_rows_read_their_own_request_up_to_each(layer: int, rows: int, kind: Any) -> None:
     cache = random_cache()
-    batch = [Rows(1, 9, rows), Rows(0, 0, 2)]
+    batch = [RowSpan(1, 9, rows), RowSpan(0, 0, 2)]
     query, key, value = new_rows(rows + 2)
     for slot, stop in ((1, 9 + rows), (0, 2)):  # whatever lies beyond the rows is never read
         cache.keys[layer][slot, :, stop:] = torch.nan
@@ -155,7 +155,7 @@ PREFIX, STOP = 20, 23
 def verified_backend(cache: KVCache, policy: type[Policy], **options: Any) -> TorchBackend:
     """A backend after a verification of four rows in slot 1, of whose three drafts all were accepted."""
     backend = backend_of(cache, policy, **options)
-    backend.begin("verify", [Rows(1, PREFIX - 1, 4)], [3])
+    backend.begin("verify", [RowSpan(1, PREFIX - 1, 4)], [3])
     for layer in range(3):
         backend.attend(layer, *new_rows(4), params(layer))
     return backend
@@ -185,7 +185,7 @@ def test_a_draft_reads_the_selected_and_the_recent_entries_alone(
         query, key, value = (tensor + step for tensor in new_rows(1))
         drafted_keys.append(key[:, 0])
         drafted_values.append(value[:, 0])
-        backend.begin("draft", [Rows(1, STOP + step, 1)])
+        backend.begin("draft", [RowSpan(1, STOP + step, 1)])
         out = backend.attend(0, query, key, value, params(**variant))
         for head in range(HEADS):
             kv = head // 2
@@ -210,7 +210,7 @@ def test_a_draft_of_a_sliding_layer_reads_its_window(policy: type[Fixed]) -> Non
     cache.keys[1][1, :, : STOP - WINDOW + 1] = torch.nan
     cache.values[1][1, :, : STOP - WINDOW + 1] = torch.nan
     query, key, value = new_rows(1)
-    out = backend.begin("draft", [Rows(1, STOP, 1)]).attend(1, query, key, value, params(1))
+    out = backend.begin("draft", [RowSpan(1, STOP, 1)]).attend(1, query, key, value, params(1))
     for head in range(HEADS):
         keys, values = (kv[1][1, head // 2, STOP - WINDOW + 1 : STOP + 1] for kv in (cache.keys, cache.values))
         assert torch.equal(keys[-1], key[head // 2, 0])
@@ -244,7 +244,7 @@ def naive_scores(
 @pytest.mark.parametrize("options", VEGAS, ids=describe)
 def test_collected_scores(options: dict[str, Any], variant: dict[str, Any]) -> None:
     cache = random_cache()
-    batch, num_accepted = [Rows(1, 11, 4), Rows(0, 3, 1)], [2, 0]
+    batch, num_accepted = [RowSpan(1, 11, 4), RowSpan(0, 3, 1)], [2, 0]
     backend = backend_of(cache, ScoredFixed, **options)
     Fixed.answer, Fixed.scores_seen[:] = [[0]], []
     backend.begin("verify", batch, [3, 3])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vegas_bench.inspect.recorder import SelectionTrace
 from vegas_spec.config import ConfigError, VegasConfig
-from vegas_spec.engine.attention import AttentionParams, Rows
+from vegas_spec.engine.attention import AttentionParams, RowSpan
 from vegas_spec.engine.attention_kernels import KernelBackend
 from vegas_spec.engine.attention_torch import TorchBackend
 from vegas_spec.engine.backend import Kind
@@ -108,7 +108,7 @@ def test_an_iteration_equals_the_one_in_torch(
     sink = torch.randn(heads, device=device).to(dtype) if sinks else None
     verified: dict[int, Tensor] = {}
 
-    def attend(kind: Kind, batch: list[Rows], layer: int) -> tuple[Tensor, Tensor]:
+    def attend(kind: Kind, batch: list[RowSpan], layer: int) -> tuple[Tensor, Tensor]:
         count = sum(each.count for each in batch)
         query = torch.randn(heads, count, dim, device=device).to(dtype) * 2
         verified.setdefault(layer, query)
@@ -122,7 +122,7 @@ def test_an_iteration_equals_the_one_in_torch(
         return one.float(), other.float()
 
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if device == "cuda" else {"rtol": 1e-4, "atol": 1e-5}
-    batch = [Rows(slot, length, count) for slot, (length, count) in enumerate(zip(lengths, rows, strict=True))]
+    batch = [RowSpan(slot, length, count) for slot, (length, count) in enumerate(zip(lengths, rows, strict=True))]
     for layer in (1, 0):
         torch.testing.assert_close(*attend("verify", batch, layer), **tolerance)
     accepted = [count // 2 for count in rows]
@@ -150,7 +150,7 @@ def test_an_iteration_equals_the_one_in_torch(
     assert in_torch.select(accepted, committed).counts == counts
     for drafted in range(3):
         steps = [
-            Rows(each.slot, each.start + 1 + count + drafted, 1) for each, count in zip(batch, accepted, strict=True)
+            RowSpan(each.slot, each.start + 1 + count + drafted, 1) for each, count in zip(batch, accepted, strict=True)
         ]
         # One request ends its draft early: the others' lists must still be theirs.
         steps = steps if drafted < 2 else steps[::2]
@@ -158,7 +158,7 @@ def test_an_iteration_equals_the_one_in_torch(
             torch.testing.assert_close(*attend("draft", steps, layer), **tolerance)
 
 
-def exact_scores(query: Tensor, cache: KVCache, rows: Rows, granularity: Any, sinks: Tensor | None) -> Tensor:
+def exact_scores(query: Tensor, cache: KVCache, rows: RowSpan, granularity: Any, sinks: Tensor | None) -> Tensor:
     """Weights of the first and last row over the prefix, by the definition."""
     keys = cache.keys[0][rows.slot, :, : rows.stop]
     ends = query[:, sorted({0, rows.count - 1})]

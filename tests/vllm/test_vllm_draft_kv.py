@@ -8,7 +8,7 @@ import torch
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.vllm.worker.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
-from vegas_spec.vllm.worker.draft_kv import AttentionParams, ScoredKV, ScoredRows, Sizes
+from vegas_spec.vllm.worker.draft_kv import OpParams, ScoredKV, ScoredRows, Sizes
 
 CONFIG = VegasConfig(num_speculative_tokens=3, kv_budget=0.25, kv_budget_min=4)
 BLOCK = 16
@@ -172,7 +172,7 @@ def verify(draft_kv, rows, cache, layer=0):
     query = torch.randn(int(rows.query_start_loc[-1]), 4, 32)
     keys, values = cache.transpose(1, 2).chunk(2, dim=-1)
     draft_kv.prepare(rows, (0, 1), BLOCK)
-    params = AttentionParams(0.2, None, None)
+    params = OpParams(0.2, None, None)
     draft_kv.of_layer(layer).verify(query, keys, values, rows, params, out=torch.empty_like(query))
 
 

@@ -13,13 +13,13 @@ from vegas_spec.policies import Policy, Queries, make_policy
 from vegas_spec.policies.keys import DenseKeys, PagedKeys
 from vegas_spec.policies.specextend import CHUNK_SIZE, REFRESH_INTERVAL
 from vegas_spec.selection import NO_POSITION
-from vegas_spec.vllm.worker.draft_kv import AttentionParams, ScoredRows, Sizes
+from vegas_spec.vllm.worker.draft_kv import OpParams, ScoredRows, Sizes
 from vegas_spec.vllm.worker.policy_kv import PolicyKV
 
 GAMMA, KV_HEADS, HEADS, DIM, MOST, SLOTS, LAYERS = 3, 2, 4, 32, 400, 4, 3
 PARTS = [(0, 2), (1,)]
 """Layers that share a block table."""
-PARAMS = AttentionParams(0.25, None, torch.tensor([0.0, 13.0, -1.0, 10.0]), torch.tensor([2.0]))
+PARAMS = OpParams(0.25, None, torch.tensor([0.0, 13.0, -1.0, 10.0]), torch.tensor([2.0]))
 """The cache holds half of what its keys are."""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vegas_bench.inspect.trace import IterationTrace, TraceSummary, summarise
 from vegas_spec.config import VegasConfig, check_int
-from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention import RowSpan
 from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.engine.request import Request
 from vegas_spec.policies import Queries
@@ -102,7 +102,7 @@ class Recorder:
                 self._drafts[slot] = _Draft(number, request.prefix_len, None if own is None else self._by_layer(own))
 
     def drafted(
-        self, layer: int, rows: Rows, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
+        self, layer: int, rows: RowSpan, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
     ) -> None:
         """One layer of a draft step; the last of ``keys_read`` are those since the prefix.
 
@@ -136,7 +136,7 @@ class Recorder:
         draft.recall[-1].append(_share(best, positions, prefix_len))
         draft.mass[-1].append(weights.gather(1, positions).sum(1) / total)
 
-    def verified(self, layer: int, rows: Rows, queries: Queries, keys: Tensor) -> None:
+    def verified(self, layer: int, rows: RowSpan, queries: Queries, keys: Tensor) -> None:
         """One layer of a verification of a request's rows; ``keys`` is all that its last row sees."""
         draft = self._drafts.get(rows.slot)
         if draft is None:

@@ -17,7 +17,7 @@ _FEW_ROWS = 128
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSpan:
     """Consecutive rows of one request within a packed batch.
 
     Attributes
@@ -62,7 +62,7 @@ class CausalMask:
 
     Parameters
     ----------
-    rows : Rows
+    rows : RowSpan
         The request's rows.
     first_key : int
         Position of the first key that was read; keys go on to the last row's position.
@@ -73,7 +73,7 @@ class CausalMask:
 
     """
 
-    def __init__(self, rows: Rows, first_key: int, window: int | None, device: torch.device) -> None:
+    def __init__(self, rows: RowSpan, first_key: int, window: int | None, device: torch.device) -> None:
         self._rows = rows
         self._first_key = first_key
         self._window = window
@@ -82,7 +82,7 @@ class CausalMask:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and keys."""
+        """RowSpan and keys."""
         return self._rows.count, self._rows.stop - self._first_key
 
     @property
@@ -103,12 +103,12 @@ class CausalMask:
         visible = key <= row
         return visible if self._window is None else visible & (key > row - self._window)
 
-    def bias(self, dtype: torch.dtype, groups: int) -> Tensor:
-        """Zero where visible, else ``-inf``; shape ``[groups * rows, keys]``, the rows repeated for each group."""
-        if (dtype, groups) not in self._biases:
+    def bias(self, dtype: torch.dtype, group_size: int) -> Tensor:
+        """Zero where visible, else ``-inf``; shape ``[group_size * rows, keys]``, the rows once for each head."""
+        if (dtype, group_size) not in self._biases:
             bias = torch.zeros(self.shape, dtype=dtype, device=self._device).masked_fill_(~self.visible, -torch.inf)
-            self._biases[dtype, groups] = bias.repeat(groups, 1)
-        return self._biases[dtype, groups]
+            self._biases[dtype, group_size] = bias.repeat(group_size, 1)
+        return self._biases[dtype, group_size]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: CausalMask | None, params: AttentionParams) -> Tensor:
@@ -130,15 +130,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: CausalMask | None, p
 
     """
     heads, rows, dim = query.shape
-    groups = heads // key.shape[0]
+    group_size = heads // key.shape[0]
     if mask is not None and mask.hides_nothing:
         mask = None
     if params.softcap is not None or params.sinks is not None:
         return _attend_explicitly(query, key, value, mask, params)
-    if rows * groups <= _FEW_ROWS:
+    if rows * group_size <= _FEW_ROWS:
         # The heads of a group become rows of one matrix, so that each KV head is read once for all of them.
-        query = query.reshape(1, key.shape[0], groups * rows, dim)
-        bias = None if mask is None else mask.bias(query.dtype, groups)
+        query = query.reshape(1, key.shape[0], group_size * rows, dim)
+        bias = None if mask is None else mask.bias(query.dtype, group_size)
         out = F.scaled_dot_product_attention(query, key[None], value[None], attn_mask=bias, scale=params.scale)
         return out.view(heads, rows, dim).transpose(0, 1)
     if mask is not None and mask.is_plain and query.is_cuda:
@@ -147,7 +147,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: CausalMask | None, p
     else:
         bias = None if mask is None else mask.bias(query.dtype, 1)
     out = F.scaled_dot_product_attention(
-        query[None], key[None], value[None], attn_mask=bias, scale=params.scale, enable_gqa=groups > 1
+        query[None], key[None], value[None], attn_mask=bias, scale=params.scale, enable_gqa=group_size > 1
     )
     return out[0].transpose(0, 1)
 

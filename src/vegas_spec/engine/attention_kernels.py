@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vegas_spec.config import ConfigError, VegasConfig
@@ -15,6 +14,7 @@ from vegas_spec.engine.kv_cache import BLOCK_SIZE, KVCache, LayerSpec
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
 from vegas_spec.ops.tuning import MAX_COLUMNS
 from vegas_spec.policies import policy_class
+from vegas_spec.selection import with_recent
 
 
 def check_kernels(layers: Sequence[LayerSpec], config: VegasConfig, dtype: torch.dtype, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class KernelBackend(Backend):
         super().__init__(cache, config)
         self.slots, self.length = cache.keys[0].shape[0], cache.length
         self.request = self.policy.score_request
-        self.tail = 2 * config.num_speculative_tokens + 1
+        self.tail = 2 * config.num_speculative_tokens
         self.paged = [
             (self._pages(keys), self._pages(values)) for keys, values in zip(cache.keys, cache.values, strict=True)
         ]
@@ -144,10 +144,7 @@ class KernelBackend(Backend):
 
         ``chosen`` holds positions, shape ``[batch, groups, k]``; ``first`` is each request's first cache slot.
         """
-        padded = F.pad(chosen, (0, self.tail))
-        column = torch.arange(padded.shape[-1], device=self.device)
-        counts, prefix_lens = self._counts[:, None, None].long(), self._prefix_lens[:, None, None].long()
-        positions = torch.where(column < counts, padded, prefix_lens + column - counts)
+        positions = with_recent(chosen, self._counts, self._prefix_lens, chosen.shape[-1] + self.tail)
         # What is past the request's region is past its end, and never read.
         return (first[:, None, None] + positions.clamp(max=self.length - 1)).int().contiguous()
 

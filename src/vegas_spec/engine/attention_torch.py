@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
+from vegas_spec.engine.attention import AttentionParams, CausalMask, RowSpan, attend
 from vegas_spec.engine.backend import Backend, Selection
 from vegas_spec.engine.kv_cache import DraftCache, KVCache
 from vegas_spec.engine.observer import Observer
@@ -25,7 +25,7 @@ class ScoreBuffer:
     per token and layer, one or two hundredths of what their keys and values take.
     """
 
-    def __init__(self, request: ScoreRequest, cache: KVCache, batch: Sequence[Rows]) -> None:
+    def __init__(self, request: ScoreRequest, cache: KVCache, batch: Sequence[RowSpan]) -> None:
         self.request = request
         self._index = cache.full_layers
         groups = max(layer.num_kv_heads for layer in cache.layers) if request.granularity == "kv_head" else 1

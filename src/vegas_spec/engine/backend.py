@@ -1,4 +1,4 @@
-"""Who attends in a forward pass, and what a verification leaves for the draft that follows it: one interface."""
+"""Interface of the engine's backends (torch, kernels): who attends in a forward pass, and who asks the policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.attention import AttentionParams, CausalMask, Rows, attend
+from vegas_spec.engine.attention import AttentionParams, CausalMask, RowSpan, attend
 from vegas_spec.engine.clock import Clock
 from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.policies import Policy, Queries, Room, Verified, make_policy
@@ -91,7 +91,7 @@ class Backend(Attending):
         """Those with full attention."""
         self.clock = Clock(self.device)
         self.kind: Kind = "prompt"
-        self.batch: Sequence[Rows] = ()
+        self.batch: Sequence[RowSpan] = ()
         self.budgets: Sequence[int] = ()
         self._masks: dict[tuple[int, int | None], CausalMask] = {}
         """Of the present pass, by place in the batch and window: layers that share one build it once."""
@@ -111,14 +111,14 @@ class Backend(Attending):
             )
         )
 
-    def begin(self, kind: Kind, batch: Sequence[Rows], budgets: Sequence[int] = ()) -> Backend:
+    def begin(self, kind: Kind, batch: Sequence[RowSpan], budgets: Sequence[int] = ()) -> Backend:
         """Begin a forward pass over these rows; give what the model is to call.
 
         Parameters
         ----------
         kind : {"prompt", "verify", "draft"}
             A draft has one row per request, all of them verified before.
-        batch : sequence of Rows
+        batch : sequence of RowSpan
             The requests' rows, packed in this order.
         budgets : sequence of int
             For a verification: entries of its prefix that each request's next draft may read.
@@ -157,7 +157,7 @@ class Backend(Attending):
     def _attend_to_all(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor, CausalMask]]]:
-        """Rows that read the whole cache, or their window of it, in plain torch: prompts, and `TorchBackend`'s
+        """RowSpan that read the whole cache, or their window of it, in plain torch: prompts, and `TorchBackend`'s
         verifications.
 
         Their exact keys and values are written over the approximate ones that drafting may have left. Gives each

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.adaptive import Adaptive
-from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention import RowSpan
 from vegas_spec.engine.attention_torch import TorchBackend
 from vegas_spec.engine.backend import Backend
 from vegas_spec.engine.clock import Clock
@@ -136,7 +136,7 @@ class Engine:
         backend = self._backend(cache, VegasConfig(policy="full"))
         for rows in self._prefill_rows(0, end - 1):
             self._prefill_piece(backend, token_ids, rows)
-        backend.begin("verify", [Rows(0, end - 1, 1)], [end])
+        backend.begin("verify", [RowSpan(0, end - 1, 1)], [end])
         return self.model.forward(token_ids[-1:], [end - 1], backend, [0])[0].float()
 
     @torch.inference_mode()
@@ -164,7 +164,7 @@ class Engine:
         for drafted in range(max(wanted)):
             active = [request for request, count in zip(batch, wanted, strict=True) if count > drafted]
             with self._timed(active, "draft", backend.clock):
-                rows = [Rows(request.slot, len(request.token_ids) - 1 + drafted, 1) for request in active]
+                rows = [RowSpan(request.slot, len(request.token_ids) - 1 + drafted, 1) for request in active]
                 tokens = [(request.drafts or request.token_ids)[-1] for request in active]
                 positions = [row.start for row in rows]
                 logits = self.model.forward(tokens, positions, backend.begin("draft", rows), range(len(rows)))
@@ -184,7 +184,7 @@ class Engine:
         vocab]``.
         """
         with self._timed(batch, "verify", backend.clock):
-            rows = [Rows(request.slot, len(request.token_ids) - 1, 1 + len(request.drafts)) for request in batch]
+            rows = [RowSpan(request.slot, len(request.token_ids) - 1, 1 + len(request.drafts)) for request in batch]
             tokens = [token for request in batch for token in (request.token_ids[-1], *request.drafts)]
             positions = [position for row in rows for position in range(row.start, row.stop)]
             budgets = [self.config.budget(row.start + 1, factor) for row in rows]
@@ -210,15 +210,15 @@ class Engine:
         if isinstance(backend, TorchBackend) and backend.observer is not None:
             backend.observer.selected(batch, num_accepted, selection.positions)
 
-    def _prefill_rows(self, slot: int, end: int) -> Iterator[Rows]:
+    def _prefill_rows(self, slot: int, end: int) -> Iterator[RowSpan]:
         start = 0
         while start < end:
             most = max(1, _PREFILL_MASK_ELEMENTS // (start + self.prefill_chunk_size))
-            rows = Rows(slot, start, min(end - start, self.prefill_chunk_size, most))
+            rows = RowSpan(slot, start, min(end - start, self.prefill_chunk_size, most))
             yield rows
             start = rows.stop
 
-    def _prefill_piece(self, backend: Backend, token_ids: Sequence[int], rows: Rows) -> None:
+    def _prefill_piece(self, backend: Backend, token_ids: Sequence[int], rows: RowSpan) -> None:
         positions = range(rows.start, rows.stop)
         # No logits are wanted, but models give at least one row.
         self.model.forward(token_ids[rows.start : rows.stop], positions, backend.begin("prompt", [rows]), [0])

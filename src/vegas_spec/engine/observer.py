@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.engine.attention import Rows
+from vegas_spec.engine.attention import RowSpan
 from vegas_spec.engine.kv_cache import KVCache
 from vegas_spec.engine.request import Request
 from vegas_spec.policies import Queries
@@ -18,14 +18,14 @@ class Observer(Protocol):
     """Is told of one run's draft steps, verifications and selections; layers are those with full attention."""
 
     def drafted(
-        self, layer: int, rows: Rows, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
+        self, layer: int, rows: RowSpan, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
     ) -> None:
         """One layer of a request's draft step; the last of ``keys_read`` are those since the prefix.
 
         ``positions`` is what the step selected, shape ``[num_kv_heads or 1, k]``, if the policy selects at each step.
         """
 
-    def verified(self, layer: int, rows: Rows, queries: Queries, keys: Tensor) -> None:
+    def verified(self, layer: int, rows: RowSpan, queries: Queries, keys: Tensor) -> None:
         """One layer of a verification of a request's rows; ``keys`` is all that its last row sees."""
 
     def selected(self, batch: Sequence[Request], num_accepted: Sequence[int], chosen: Tensor | None) -> None:

@@ -13,10 +13,7 @@ from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
 from vegas_spec.ops.register import register
 from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
 from vegas_spec.ops.tuning import SELECT, launch_options
-
-FIRST_POSITIONS = 16
-"""Positions at the start that a request without scores keeps, beside the latest ones (StreamingLLM's sinks): as many as
-the policy `stream` keeps, which such a request then drafts like."""
+from vegas_spec.selection import FIRST_POSITIONS
 
 
 def select_kv(
@@ -62,7 +59,7 @@ def select_kv(
     positions : Tensor, optional
         Written; like `slots`, with positions instead of slots.
     tail : int
-        Positions after the prefix to append: ``2 * gamma + 1`` reach to the end of the draft. Slots of blocks that the
+        Positions after the prefix to append: ``2 * gamma`` reach to the end of the draft. Slots of blocks that the
         block table does not have become 0.
     validate : bool
         As in `verify_attention`.

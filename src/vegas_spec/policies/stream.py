@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from vegas_spec.policies.base import Policy, Verified
-from vegas_spec.selection import NO_POSITION
-
-NUM_SINKS = 16
-"""Positions at the start that are always kept: they take much of the attention weight (arXiv 2309.17453)."""
+from vegas_spec.selection import FIRST_POSITIONS, NO_POSITION
 
 
 class StreamPolicy(Policy):
@@ -28,5 +25,5 @@ class StreamPolicy(Policy):
         """See `Policy.select`."""
         lengths, counts = verified.prefix_lens[:, None], verified.budgets[:, None]
         column = torch.arange(verified.width, device=lengths.device)
-        positions = torch.where(column < NUM_SINKS, column, lengths - counts + column)
+        positions = torch.where(column < FIRST_POSITIONS, column, lengths - counts + column)
         return positions.masked_fill(column >= counts, NO_POSITION)[None, :, None]

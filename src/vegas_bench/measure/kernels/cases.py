@@ -9,7 +9,7 @@ from vegas_spec.config import VegasConfig
 QUERY_LEN = 7
 """Rows that a verification has: six drafts and the token before."""
 
-TAIL = 13
+TAIL = 12
 """Entries since the prefix that a draft step reads at most: two iterations' rows."""
 
 BLOCK_SIZE = 16

@@ -30,8 +30,9 @@ class Hook:
     where : str
         ``module:attribute.path``.
     does : str
-        What is done to it. ``replaced``: `by` stands in its place, and runs vLLM's own code unless Vegas is asked for.
-        ``extended`` and ``overridden``: in a subclass of ours, with and without vLLM's own code.
+        ``replaced``: `by` stands in its place, and runs vLLM's own code unless Vegas is asked for. ``extended`` and
+        ``overridden``: in a subclass of ours, with and without vLLM's own code. ``called``, ``read`` and ``made`` (set,
+        or an object of it is): by code of ours. ``timed``: by `vegas bench`.
     why : str
         What Vegas needs it for.
     parameters : str
@@ -250,6 +251,7 @@ CONFIGURATION = (
 _RUNNER = f"{_V2}.model_runner:GPUModelRunner"
 _SPECULATOR = f"{_V2}.spec_decode.speculator:DraftModelSpeculator"
 _GRAPHS = f"{_V2}.cudagraph_utils"
+_DRAFTS = f"{_V2}.spec_decode.target_dependent_ar.cudagraph_utils:Speculator"
 
 RUNNER = (
     Hook(
@@ -281,6 +283,15 @@ RUNNER = (
         by=f"{_PATCHES}:load_model",
         until="a speculator is given top-k, top-p and min-p beside the temperature",
     ),
+    Hook(f"{_GRAPHS}:CudaGraphManager.run_fullgraph", "called", "replays the draft loop", "desc"),
+    Hook(f"{_DRAFTS}CudaGraphManager.specialize_spec_tokens", "called", "by length", "num_speculative_tokens"),
+    Hook(f"{_DRAFTS}BatchDescriptor.__init__", "made", "a graph by length", "num_speculative_tokens"),
+    Hook("vllm.forward_context:set_forward_context", "called", "a step", "attn_metadata num_tokens slot_mapping"),
+    Hook("vllm.config:get_layers_from_vllm_config", "called", "the target's layers", "vllm_config layer_type"),
+    Hook("vllm.v1.core.sched.output:SchedulerOutput.num_spec_tokens_to_schedule", "made", "how many drafts follow"),
+    Hook("vllm.config:SpeculativeConfig.uses_dynamic_speculative_decoding", "called", "whether lengths change", "self"),
+    Hook("vllm.v1.worker.utils:AttentionGroup.map_to_kernel_block_table", "called", "the kernels' blocks"),
+    Hook("vllm.v1.spec_decode.dynamic.utils:build_dynamic_sd_schedule_lookup", "called", "the user's schedule"),
     Hook(f"{_V2}.sample.sampler:Sampler.__init__", "read", "its states", "vocab_size"),
     Hook(f"{_V2}.sample.states:SamplingStates.add_request", "read", "top-k, top-p, min-p", "req_idx sampling_params"),
     Hook(
@@ -308,13 +319,13 @@ RUNNER = (
     Hook(
         f"{_GRAPHS}:BatchExecutionDescriptor.__init__",
         "made",
-        "those graphs",
+        "those",
         "cg_mode num_tokens num_reqs uniform_token_count",
     ),
     Hook(
-        f"{_V2}.spec_decode.target_dependent_ar.cudagraph_utils:SpeculatorCudaGraphManager.capture",
+        f"{_DRAFTS}CudaGraphManager.capture",
         "extended",
-        "the CUDA graphs of the draft loop",
+        "graphs of the draft loop",
         "forward_fn model_state input_buffers block_tables attn_groups kv_cache_config",
     ),
     Hook(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vegas_spec.vllm.worker.draft_kv import AttentionParams, DraftKV, LayerDraftKV, ScoredRows
+from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, OpParams, ScoredRows
 
 Phase = Literal["verify", "draft"]
 
@@ -190,13 +190,13 @@ class VegasAttention:
 
     def ops_inputs(
         self, layer: Any, query: Tensor, kv_cache: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor, AttentionParams]:
+    ) -> tuple[Tensor, Tensor, Tensor, OpParams]:
         """Query, keys and values as the ops take them, and what they need to know of the layer.
 
         A cache in bytes is FP8 (e4m3) with one scale for keys and one for values; vLLM quantises the query for its own
         attention then, and ours takes it back to half precision. Scales stay on the device.
         """
-        params = AttentionParams(self.scale, self.logits_soft_cap or None, self.sinks)
+        params = OpParams(self.scale, self.logits_soft_cap or None, self.sinks)
         if kv_cache.element_size() == 1:
             kv_cache = kv_cache.view(torch.float8_e4m3fn)
             params = dataclasses.replace(params, key_scale=layer._k_scale.view(1), value_scale=layer._v_scale.view(1))

@@ -1,4 +1,4 @@
-"""What a verification leaves for the draft that follows it: which KV entries it reads. One owner per engine.
+"""The lists of cache slots that drafts read in vLLM, chosen for one draft at a time; one owner per engine.
 
 Row ``i`` of a verified batch is row ``i`` of the draft's batch, so nothing here is keyed by request or outlives a step.
 """
@@ -44,8 +44,8 @@ class ScoredRows:
 
 
 @dataclass(frozen=True)
-class AttentionParams:
-    """What makes a layer's attention its own: scale of the logits, soft-cap, sinks; scales of a cache in FP8."""
+class OpParams:
+    """What the ops need to know of a layer: scale of the logits, soft-cap, sinks; scales of a cache in FP8."""
 
     scale: float
     softcap: float | None
@@ -121,7 +121,7 @@ class DraftKV(ABC):
 
     def __init__(self, config: VegasConfig, sizes: Sizes, *, lists: int, groups: int, beyond: int = 0) -> None:
         self.config, self.sizes = config, sizes
-        self.tail = 2 * config.num_speculative_tokens + 1
+        self.tail = 2 * config.num_speculative_tokens
         width = config.budget(sizes.max_model_len) + self.tail
         if sizes.max_bytes is not None:
             fitting = sizes.max_bytes // (lists * sizes.max_requests * groups * 4)
@@ -190,14 +190,14 @@ class LayerDraftKV(ABC):
         key_cache: Tensor,
         value_cache: Tensor,
         rows: ScoredRows,
-        params: AttentionParams,
+        params: OpParams,
         *,
         out: Tensor,
     ) -> None:
         """Attend from the scored rows, and choose what each request's next draft reads."""
         raise TypeError("this policy's rows are not scored")
 
-    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, params: AttentionParams) -> None:
+    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, params: OpParams) -> None:
         """Where verification scores nothing: see a step's queries, and its keys.
 
         The keys stand at these slots (none if negative).
@@ -206,7 +206,7 @@ class LayerDraftKV(ABC):
 
     @abstractmethod
     def chosen(
-        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: AttentionParams
+        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: OpParams
     ) -> Tensor:
         """Slots that a draft step reads, int32, shape ``[batch, groups, width]``."""
 
@@ -217,7 +217,7 @@ class LayerDraftKV(ABC):
         value_cache: Tensor,
         block_table: Tensor,
         seq_lens: Tensor,
-        params: AttentionParams,
+        params: OpParams,
         *,
         out: Tensor,
     ) -> None:
@@ -337,7 +337,7 @@ class LayerScoredKV(LayerDraftKV):
         key_cache: Tensor,
         value_cache: Tensor,
         rows: ScoredRows,
-        params: AttentionParams,
+        params: OpParams,
         *,
         out: Tensor,
     ) -> None:
@@ -364,7 +364,7 @@ class LayerScoredKV(LayerDraftKV):
         owner.select(rows, owner.slots[self.layer, :batch], key_cache.shape[1], self.validate)
 
     def chosen(
-        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: AttentionParams
+        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: OpParams
     ) -> Tensor:
         """See `LayerDraftKV.chosen`."""
         return self.owner.slots[self.layer, : len(query)]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.policies import Drafting, Policy, Queries, Room, Verified
 from vegas_spec.policies.keys import PAGE_SIZE, PagedKeys
-from vegas_spec.vllm.worker.draft_kv import AttentionParams, DraftKV, LayerDraftKV, ScoredRows, Sizes
+from vegas_spec.selection import with_recent
+from vegas_spec.vllm.worker.draft_kv import DraftKV, LayerDraftKV, OpParams, ScoredRows, Sizes
 
 
 def slots_of(position: Tensor, block_table: Tensor, block_size: int) -> Tensor:
@@ -89,17 +89,16 @@ class PolicyKV(DraftKV):
             sizes,
             lists=1 if shared else sizes.num_layers,
             groups=sizes.num_kv_heads if policy.sets == "kv_head" else 1,
-            beyond=policy.most_entries(config.kv_budget_min) - config.kv_budget_min,
+            beyond=policy.most_entries(config.budget(sizes.max_model_len)) - config.budget(sizes.max_model_len),
         )
         self.prefix_lens = torch.zeros_like(self.counts)
         self.width = self.slots.shape[-1] - self.tail
-        self.column = torch.arange(self.slots.shape[-1], device=sizes.device)
         self.list_of = [0 if shared else layer for layer in range(sizes.num_layers)]
         """Which of the lists a layer reads."""
         rows = max_tokens if policy.keeps_queries else 0
         self.queries = torch.zeros(rows, sizes.num_heads, sizes.head_dim, dtype=dtype, device=sizes.device)
         """The latest step's, in the last layer; where they are, a CUDA graph of verifications puts them too."""
-        self.last: tuple[Tensor, AttentionParams] | None = None
+        self.last: tuple[Tensor, OpParams] | None = None
         """Keys of the last layer, and what else it attends with."""
         self.step: Accepted | None = None
         self.fit(sizes.tokens)
@@ -227,11 +226,9 @@ class PolicyKV(DraftKV):
 
     def list_slots(self, positions: Tensor, block_table: Tensor, block_size: int) -> Tensor:
         """List the cache slots of chosen positions, then those from the prefix's end on; ``[batch, groups, width]``."""
-        n = len(positions)
-        counts, prefix_lens = (each[:n, None, None].long() for each in (self.counts, self.prefix_lens))
-        padded = F.pad(positions, (0, len(self.column) - positions.shape[-1]))
-        position = torch.where(self.column < counts, padded, prefix_lens + self.column - counts)
-        return slots_of(position, block_table, block_size)
+        n, width = len(positions), self.slots.shape[-1]
+        listed = with_recent(positions, self.counts[:n], self.prefix_lens[:n], width)
+        return slots_of(listed, block_table, block_size)
 
 
 @dataclass(frozen=True)
@@ -240,7 +237,7 @@ class LayerPolicyKV(LayerDraftKV):
 
     owner: PolicyKV
 
-    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, params: AttentionParams) -> None:
+    def verified(self, query: Tensor, key_cache: Tensor, slot_mapping: Tensor, params: OpParams) -> None:
         """See `LayerDraftKV.verified`."""
         owner = self.owner
         if owner.policy.keeps_queries and self.layer == owner.last_layer:
@@ -251,7 +248,7 @@ class LayerPolicyKV(LayerDraftKV):
             owner.policy.observe(self.layer, keys, slot_mapping)
 
     def chosen(
-        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: AttentionParams
+        self, query: Tensor, key_cache: Tensor, block_table: Tensor, seq_lens: Tensor, params: OpParams
     ) -> Tensor:
         """See `LayerDraftKV.chosen`."""
         owner, n = self.owner, len(query)
