@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,15 @@ from xdist.scheduler import LoadScopeScheduling
 # which may be transformers' doing.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models run fastest on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 LONGEST_FIRST = ("vllm", "ops", "engine")
@@ -34,6 +44,7 @@ def _rank(folder: str) -> int:
 class Groups(LoadScopeScheduling):
     """A file's tests share what they load, and those of the vLLM plugin their engines: each stays in one worker."""
 
+    # What xdist has for subclasses to say so, underscore and all.
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
         return "vllm" if path.startswith("tests/vllm/") else path

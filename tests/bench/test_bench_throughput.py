@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from vegas_bench.measure import embedded_engine as decode_speed
 from vegas_bench.measure import throughput as bench_throughput
-from vegas_bench.measure.embedded_engine import decode_run
+from vegas_bench.measure.embedded_engine import decode_run, milliseconds_per_iteration
 from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.measure.throughput_rows import predicted_speedup
 from vegas_bench.results.results import ResultError, load
@@ -95,7 +94,7 @@ def test_an_iterations_time_is_that_of_its_longest_request() -> None:
     second = [{"draft": 0.3, "verify": 0.1}, {"draft": 0.3, "verify": 0.1}]
     third = [{"draft": 0.4, "verify": 0.2}, {"draft": 0.6, "verify": 0.2}]
     fourth = [{"draft": 0.7, "verify": 0.3}, {"draft": 0.7, "verify": 0.3}]
-    found = decode_speed._milliseconds([first, second, third, fourth])
+    found = milliseconds_per_iteration([first, second, third, fourth])
     assert found == {"draft": pytest.approx(300), "verify": pytest.approx(100)}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
@@ -17,6 +19,8 @@ from vegas_bench.inspect.recorder import Recorder, SelectionTrace
 from vegas_bench.inspect.trace import IterationTrace, summarise
 from vegas_spec.config import ConfigError, VegasConfig
 from vegas_spec.engine.attention import RowSpan
+from vegas_spec.engine.kv_cache import KVCache
+from vegas_spec.engine.request import Request
 from vegas_spec.policies import Queries
 
 
@@ -123,35 +127,38 @@ def test_overlap_and_the_oracles_mass_are_those_of_the_models_own_attention(fami
 # --- against loops --------------------------------------------------------------------------------------------------
 
 
+class Overheard(SelectionTrace):
+    """Keeps, by request, what its recorder is asked at each layer of a draft step: layer, length, queries and keys."""
+
+    def observer(self, cache: KVCache, config: VegasConfig) -> Recorder:
+        self.asked = asked = defaultdict[str, list[tuple[int, int, Queries, Tensor]]](list)
+        drafting: dict[int, tuple[str, int]] = {}
+
+        class Overhearing(Recorder):
+            def selected(self, batch: Sequence[Request], *rest: Any) -> None:
+                drafting.update({each.slot: (each.output.request_id, each.prefix_len) for each in batch})
+                super().selected(batch, *rest)
+
+            def drafted(self, layer: int, rows: RowSpan, queries: Queries, keys_read: Tensor, *rest: Any) -> None:
+                request_id, prefix_len = drafting[rows.slot]
+                keys = cache.keys[layer][rows.slot, :, : rows.stop].clone()
+                keys[:, prefix_len:] = keys_read[:, prefix_len - rows.stop :]
+                asked[request_id].append((layer, rows.stop, queries, keys))
+                super().drafted(layer, rows, queries, keys_read, *rest)
+
+        return Overhearing(self, cache, config)
+
+
 @pytest.mark.parametrize("options", [{}, {"granularity": "layer"}, {"policy": "quest"}], ids=describe)
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
-def test_recall_and_mass(monkeypatch: pytest.MonkeyPatch, family: str, options: dict[str, Any]) -> None:
-    asked: dict[str, list[Any]] = {}
-    slots: dict[int, str] = {}
-    selected, drafted = Recorder.selected, Recorder.drafted
-
-    def note_selected(self: Recorder, batch: Any, *rest: Any) -> None:
-        slots.update({request.slot: request.output.request_id for request in batch})
-        selected(self, batch, *rest)
-
-    def note_drafted(
-        self: Recorder, layer: int, rows: RowSpan, queries: Queries, keys_read: Tensor, positions: Tensor | None = None
-    ) -> None:
-        key = self._cache.keys[layer][rows.slot, :, : rows.stop].clone()
-        count = rows.stop - self._drafts[rows.slot].prefix_len
-        key[:, -count:] = keys_read[:, -count:]
-        asked.setdefault(slots[rows.slot], []).append((layer, rows.stop, queries, key))
-        drafted(self, layer, rows, queries, keys_read, positions)
-
-    monkeypatch.setattr(Recorder, "selected", note_selected)
-    monkeypatch.setattr(Recorder, "drafted", note_drafted)
+def test_recall_and_mass(family: str, options: dict[str, Any]) -> None:
     prompts = as_prompts([random_prompt(length, seed=length) for length in (50, 70)])
-    trace = SelectionTrace()
+    trace = Overheard()
     llm = make_llm(family, max_num_seqs=2, **{**OPTIONS, "kv_budget_min": 20, "num_speculative_tokens": 2}, **options)
     llm.generate(prompts, greedy(8), trace=trace)
     assert {each.request_id for each in trace.iterations} == {"0", "1"}
     for request_id in ("0", "1"):
-        questions = iter(asked[request_id])
+        questions = iter(trace.asked[request_id])
         for each in trace.of(request_id):
             for step, (place, index) in itertools.product(range(each.drafted), enumerate(each.layers)):
                 layer, stop, queries, keys = next(questions)

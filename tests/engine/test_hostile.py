@@ -177,7 +177,7 @@ def test_an_architecture_refused_by_how_it_runs(case: str) -> None:
     config = getattr(transformers, name)(**{**TINY, "pad_token_id": 0, **options})
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     refused(model, f"^{type(model).__name__} is of type '{says}")
-    assert model.config._attn_implementation == "eager"  # it is as it was before
+    assert model.config._attn_implementation == "eager"  # as before; there is no public way to ask
 
 
 def test_after_refusals_engines_work(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ class Compiling:
 def gpu(capability: int, found: list[dict[str, Any]]) -> Iterator[None]:
     """While inside, the ops believe in this GPU, and their kernels are compiled."""
     with mock.patch.object(torch.cuda, "get_device_capability", return_value=divmod(capability, 10)):
+        # Past its cache, which is to know nothing of a GPU that is not there.
         options = tuning.launch_options.__wrapped__(torch.device("cuda"))
     changes: dict[str, dict[str, Any]] = {
         "plan": {"shared_memory": lambda _: SHARED_MEMORY[capability]},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # torch's own documentation imports it from here
 
 from tests.ops.cases import make_batch
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
@@ -19,7 +19,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         if function.namespace == "vegas_spec":
-            self.calls[function._schema.name.partition("::")[2]] = (function, arguments)
+            self.calls[function.name().partition("::")[2]] = (function, arguments)
         return function(*arguments, **(options or {}))
 
 

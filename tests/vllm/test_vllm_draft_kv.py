@@ -270,6 +270,7 @@ def test_a_cache_in_bytes_is_fp8_with_scales(phase):
     generator = torch.Generator().manual_seed(0)
     quantised = torch.randn(16, 2, BLOCK, 64, generator=generator).to(torch.float8_e4m3fn)
     query8 = torch.randn(8, 4, 32, generator=generator).to(torch.float8_e4m3fn)
+    # vLLM's layers have their scales under these names, and no others.
     layer = SimpleNamespace(**{f"_{name}_scale": torch.tensor(s) for name, s in (("q", 0.5), ("k", 2.0), ("v", 0.25))})
     plain = quantised.float() * torch.cat([torch.full((32,), 2.0), torch.full((32,), 0.25)])
     outputs, slots = [], []

@@ -75,7 +75,7 @@ def decode_run(
     tried = [sum(each.drafted_per_position[at] for each in everyone) for at in range(gamma)]
     held = [sum(each.accepted_per_position[at] for each in everyone) for at in range(gamma)]
     dense = sum(each.draft_kv_entries_dense for each in everyone)
-    milliseconds = _milliseconds([spent for _, _, spent in marks])
+    milliseconds = milliseconds_per_iteration([spent for _, _, spent in marks])
     selection = milliseconds.pop(SELECTION)
     return Decoding(
         tokens_per_second=[steady_speed([(moment, tokens) for moment, tokens, _ in marks])],
@@ -87,7 +87,7 @@ def decode_run(
     )
 
 
-def _milliseconds(spent: Sequence[Sequence[dict[str, float]]]) -> dict[str, float]:
+def milliseconds_per_iteration(spent: Sequence[Sequence[dict[str, float]]]) -> dict[str, float]:
     """Time per iteration by phase, from what each request had spent at each mark.
 
     A request whose output nears its limit drafts fewer steps than others of its batch: an iteration took what the
