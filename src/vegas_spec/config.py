@@ -31,8 +31,9 @@ POLICY_GROUP = "vegas_spec.policies"
 """Entry points by which other packages bring policies."""
 
 MAX_SPECULATIVE_TOKENS = 16
+"""Most drafts of an iteration, for either engine. Chosen by hand."""
 
-_MILLION = 1_000_000
+_MILLION = 1_000_000  # a budget's share is a whole number of millionths, exact in any backend's integers
 
 
 @functools.cache
@@ -85,7 +86,8 @@ class VegasConfig:
     Parameters
     ----------
     num_speculative_tokens : int
-        ``gamma``, drafted tokens per iteration, 1 to 16.
+        ``gamma``, drafted tokens per iteration, 1 to 16. Its default and that of ``kv_budget`` were chosen by hand;
+        docs/acceptance.md compares others, and `vegas tune` finds those of a workload.
     policy : str
         Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
         the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with:

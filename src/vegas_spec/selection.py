@@ -15,7 +15,8 @@ NO_POSITION = -1
 """Fills the unused end of a row of positions."""
 
 FIRST_POSITIONS = 16
-"""Positions at the start that are kept where nothing was scored: they take much of the weight (arXiv 2309.17453)."""
+"""Positions at the start that are kept where nothing was scored: they take much of the weight (arXiv 2309.17453).
+How many was chosen by hand."""
 
 
 def query_key_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:

@@ -36,7 +36,7 @@ def test_every_call_of_a_case_runs(capsys: pytest.CaptureFixture[str]) -> None:
     measured = [name for name in times if "floor" not in name]
     assert len(measured) == len(called) == 1 + 3 * 2 + 2 + 2 * 2 + 1
     assert all(times[name] == 2.0 for name in measured)
-    assert row.bytes["index_bytes_per_layer"] == 2 * 2 * (256 + 13) * 4
+    assert row.bytes["index_bytes_per_layer"] == 2 * 2 * (256 + 12) * 4
     runs.print_table(table([row]))
     assert "the bandwidth floor" in capsys.readouterr().out
 

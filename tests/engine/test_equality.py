@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import torch
 from engine_cases import as_prompts, generated, greedy, make_llm
 from tiny_models import random_prompt
 
 from vegas_spec import LLM, RequestOutput
-from vegas_spec.engine import equality
 from vegas_spec.engine.equality import compare, judge
 from vegas_spec.engine.outputs import CompletionOutput, RequestStats, Update
+from vegas_spec.ties import TIE_GAPS
 
 PROMPTS = [random_prompt(30, seed=1), random_prompt(12, seed=2)]
 LENGTH = 16
@@ -50,7 +49,7 @@ def output(prompt: list[int], tokens: list[int]) -> RequestOutput:
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
-    monkeypatch.setitem(equality.TIE_GAP, torch.float32, gap)
+    monkeypatch.setitem(TIE_GAPS, "float32", gap)
 
 
 def test_the_same(plain: LLM) -> None:

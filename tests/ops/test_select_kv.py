@@ -25,7 +25,7 @@ def test_ragged_rows_with_few_and_many_ties(device, levels, block_size):
 
 
 def test_more_heads_than_programs(device):
-    prefix_lens = [70] * 396 if device.type == "cuda" else [70] * 6
+    prefix_lens = [70] * 396 if device.type == "cuda" else [70] * 12
     plan = make_plan(prefix_lens, device, levels=30)
     assert plan.programs[0, STEP.value] > 0
     check(plan, prefix_lens, [20] * len(prefix_lens), device, tail=3)

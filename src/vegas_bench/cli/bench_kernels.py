@@ -21,7 +21,7 @@ from vegas_spec.config import check_choice
 if TYPE_CHECKING:
     from vegas_bench.results.results import KernelRow
 
-_FASTEST = 8
+_FASTEST = 8  # configurations that are shown of those that were tried
 
 
 @flags.with_groups

@@ -17,7 +17,7 @@ from vegas_spec.cli.errors import UsageError
 from vegas_spec.config import check_int, invalid
 
 _TEXTS = 24
-"""Texts that prompts are pieces of."""
+"""Texts that prompts are pieces of. Chosen by hand."""
 
 
 @flags.with_groups

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vegas_bench.results.journal import Journal
     from vegas_bench.results.results import Result
 
-_SILENT_SECONDS = 30.0
+_SILENT_SECONDS = 30.0  # between two lines of progress where no terminal shows a bar; chosen by hand
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ _TITLES = {
     2: "Step 2: gamma, by decoding speed",
     3: "Step 3: the budget again, by decoding speed",
 }
-_BAR = 30
+_BAR = 30  # characters of the longest bar
 
 
 def show(tuner: Tuner, config: VegasConfig, plain: Decoding, out: Path) -> None:

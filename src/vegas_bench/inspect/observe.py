@@ -22,7 +22,7 @@ from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
 from vegas_spec.policies import policy_class
 
-_MOST_CHOSEN = 20
+_MOST_CHOSEN = 20  # positions that are listed, those read most; chosen by hand
 
 
 class InspectionError(ValueError):

@@ -17,7 +17,8 @@ from vegas_bench.results.wording import tokens_text
 from vegas_spec import __version__
 
 MOST_BYTES = 11_000_000
-"""Of packed sets on a page; what is beyond is thinned out, so that a browser keeps up."""
+"""Of packed sets on a page; what is beyond is thinned out, so that a browser keeps up.
+Chosen by hand."""
 
 
 def inspection_page(inspection: Inspection, most_bytes: int = MOST_BYTES) -> str:

@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from vegas_bench.results.results import ResultError
 
-_POLL_SECONDS = 0.1
-_TOLD_LINES = 15
-_STDERR = 2
+_POLL_SECONDS = 0.1  # between two looks at what was answered; chosen by hand
+_TOLD_LINES = 15  # of the log of a program that failed; vLLM's own reason stands in the last dozen
+_STDERR = 2  # file descriptor
 _BEGIN = b"begin\n"
 
 

@@ -13,10 +13,11 @@ from vegas_bench.measure.progress import Watch, unwatched
 from vegas_bench.measure.vllm_side import side_process
 
 LOGPROBS = 20
-"""Of the likeliest tokens, which stock is asked for where answers differ."""
+"""Of the likeliest tokens, which stock is asked for where answers differ: the most that
+vLLM gives unless told otherwise."""
 
 ABORTED = 0.1
-"""Share of the requests that are aborted while they run."""
+"""Share of the requests that are aborted while they run. Chosen by hand."""
 
 
 @dataclass(frozen=True)

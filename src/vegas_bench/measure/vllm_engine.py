@@ -23,10 +23,11 @@ from vegas_bench.measure.worker_profile import PROFILERS
 from vegas_spec.vllm.scheduler.cost import estimate_cost
 
 MARGIN = 3
-"""Steps left out after the last request's first token, which the prompts' last chunks may share."""
+"""Steps left out after the last request's first token, which the prompts' last chunks may share. Chosen by hand."""
 
-WARM_UP_TOKENS = 64
-PROFILED_TOKENS = 48
+WARM_UP_TOKENS, PROFILED_TOKENS = 64, 48
+"""Tokens of each output while an engine warms up, and while it is profiled: enough that all kinds of steps occur.
+Chosen by hand."""
 
 
 class Engine:

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 _SHOWN = 50
-"""Of kernels and of functions, the most expensive ones."""
+"""Of kernels and of functions, the most expensive ones. Chosen by hand."""
 
 
 def start_kernels(worker: Any) -> None:

@@ -21,7 +21,8 @@ from vegas_bench.results.wording import tokens_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-_LEGEND_CHARACTERS = 52
+# What fits a panel in `svg.RC`'s font, found by looking.
+_LEGEND_CHARACTERS = 52  # of one row
 _LEGEND_ROW = 0.17  # inches
 _TICK_CHARACTERS = 20
 

@@ -25,10 +25,15 @@ from vegas_spec.vllm.start import self_test as vllm_self_test
 from vegas_spec.vllm.start.hooks import TESTED_VERSIONS, Status
 
 MIN_PYTHON = (3, 11)
+"""As in pyproject.toml."""
+
 DEMO_BYTES = 5_000_000_000
-"""Memory that the demo needs, and free disk space that its model needs while it is fetched; measured, rounded up."""
+"""Memory that the demo needs, and free disk space that its model needs while it is fetched; measured
+2026-11-29, rounded up."""
 
 VLLM_SERIES = TESTED_VERSIONS[-1]
+"""What is recommended; another one is warned of."""
+
 MIN_CAPABILITY = (8, 0)
 """Of vLLM's FlashAttention, which the plugin extends."""
 

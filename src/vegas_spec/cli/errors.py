@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 import typer
 from typer.exceptions import TyperException
 
-BAD_INPUT = 2
-INTERRUPTED = 130
+BAD_INPUT, INTERRUPTED = 2, 130
+"""Exit codes: that of usage errors, as in click; 128 and the number of SIGINT, as in shells."""
 
 COMMANDS = "vegas_spec.commands"
 """Entry points by which other packages bring subcommands."""

@@ -28,8 +28,8 @@ from vegas_spec.rejection import Acceptance, accept, accept_greedy
 
 AttentionChoice = Literal["torch", "kernels"]
 
-# The mask of a piece of prompt takes rows * keys elements: bounded, whatever the context.
-_PREFILL_MASK_ELEMENTS = 8_388_608
+# The mask of a piece of prompt takes rows * keys elements: bounded, whatever the context. 32 MB as float32; by hand.
+_PREFILL_MASK_ELEMENTS = 1 << 23
 
 
 class Engine:

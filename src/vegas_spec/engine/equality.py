@@ -6,18 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from vegas_spec.engine.llm import LLM
 from vegas_spec.engine.outputs import RequestOutput, Update
 from vegas_spec.engine.prompts import Prompt
 from vegas_spec.engine.sampling_params import SamplingParams
-
-TIE_GAP = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest logit gap of a numerical tie, by dtype."""
-
-HALF_PRECISION_TIE_GAP = 0.25
-"""In bfloat16 and float16 a batch of seven rows and one of one row round differently by up to about this much."""
+from vegas_spec.ties import tie_gap
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,7 @@ def judge(
 ) -> EqualityReport:
     """Compare finished greedy outputs of the same prompts token by token, to their ends.
 
-    A difference is judged by feeding the common text to the plain model: a gap of its logits within `TIE_GAP` is a
+    A difference is judged by feeding the common text to the plain model: a gap of its logits within `tie_gap` is a
     numerical tie. After a tie the outputs are different texts, so the plain model goes on from the text with drafts,
     tie included, and is compared with the rest of it; after any other difference nothing is.
 
@@ -187,6 +180,6 @@ def _difference(
     else:
         logits = plain.next_token_logits(text)
         gap = float(logits[pair[0]] - logits[pair[1]])
-    allowed = TIE_GAP.get(plain.model.dtype, HALF_PRECISION_TIE_GAP)
+    allowed = tie_gap(plain.model.dtype)
     texts = ["" if token is None else plain.decode([token]) for token in pair]
     return Difference(prompt, at, pair[0], texts[0], pair[1], texts[1], gap, abs(gap) <= allowed)

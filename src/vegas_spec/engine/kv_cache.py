@@ -28,7 +28,8 @@ class LayerSpec:
 
 
 BLOCK_SIZE = 16
-"""A request's region is a whole number of blocks of so many tokens, so that kernels can read it as pages."""
+"""A request's region is a whole number of blocks of so many tokens, so that kernels can read it as pages.
+16 as vLLM's blocks have unless told otherwise."""
 
 
 class KVCache:

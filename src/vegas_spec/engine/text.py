@@ -12,7 +12,7 @@ _HELD = 3
 # The first characters of a decoded piece may differ from what they are within the whole: a space is dropped, or the
 # bytes of a character that was cut are shown one by one.
 _EDGE = 4
-# Tokens that are decoded again with each new one, at least; up to twice as many are.
+# Tokens that are decoded again with each new one, at least; up to twice as many are. Chosen by hand.
 _CONTEXT = 16
 # How a tokenizer with byte fallback (Llama 2, Mistral, Gemma) spells a byte of what its vocabulary lacks.
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")

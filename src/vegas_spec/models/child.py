@@ -14,6 +14,7 @@ OnBytes = Callable[[int], None]
 """Called with the number of bytes that have arrived so far."""
 
 POLL_SECONDS = 0.2
+"""Between two looks at what has arrived. Chosen by hand."""
 
 
 class FetchError(RuntimeError):

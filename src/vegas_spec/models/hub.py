@@ -11,6 +11,7 @@ from vegas_spec.models.catalogue import KnownModel
 from vegas_spec.models.child import OnBytes, run_child
 
 ANSWER_SECONDS = 5.0
+"""How long the hub may take to answer before it counts as out of reach. Chosen by hand."""
 
 _DOWNLOAD = "import sys, huggingface_hub as hub; hub.hf_hub_download(sys.argv[1], sys.argv[2], local_dir=sys.argv[3])"
 

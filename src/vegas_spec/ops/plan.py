@@ -13,14 +13,14 @@ from vegas_spec.ops import record
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
 from vegas_spec.ops.levels import LEVELS, SCORE_ALIGNMENT
 from vegas_spec.ops.plan_kernel import RECORDS, plan_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, shared_memory, verify_tuning
+from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, multiprocessors, shared_memory, verify_tuning
 
 ALIGNMENT_SLACK = 8
 """Percent of programs' time given up, at most, for shares that end where heads end: less than the 10 to 14 % that they
 bring (docs/kernels.md)."""
 
 MERGED_PARTS = 32
-"""Parts of a request whose heads select together."""
+"""Programs that sum, and then select for, one request whose heads select together. Chosen by hand."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,7 @@ class VerifyPlan:
         if score_capacity % SCORE_ALIGNMENT:
             score_capacity += SCORE_ALIGNMENT - score_capacity % SCORE_ALIGNMENT
         tuning = tuning or verify_tuning(columns, head_dim, shared_memory(device))
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-        num_programs = multiprocessors * tuning.programs_per_multiprocessor
+        num_programs = multiprocessors(device) * tuning.programs_per_multiprocessor
         pairs = max_requests * num_kv_heads
         parts = num_programs + pairs
         counted = 0 if score_capacity == 0 else parts if granularity == "kv_head" else max_requests * MERGED_PARTS

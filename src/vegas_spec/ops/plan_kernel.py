@@ -10,7 +10,7 @@ from vegas_spec.ops import record
 from vegas_spec.ops.levels import SCORE_ALIGNMENT
 
 RECORDS = 16
-"""Records that one program writes."""
+"""Records that one program writes. Chosen by hand."""
 
 _RECORDS = tl.constexpr(RECORDS)
 _ALIGNMENT = tl.constexpr(SCORE_ALIGNMENT)

@@ -205,7 +205,6 @@ def select_kernel(
     block_size,
     GROUPS: tl.constexpr,
     TILE: tl.constexpr,
-    SHARERS: tl.constexpr,
     PARTS: tl.constexpr,  # parts per request if GROUPS is 1 and the heads were summed, 0 otherwise
     LEVELS: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -238,8 +237,7 @@ def select_kernel(
                 LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
             )  # fmt: skip
     else:
-        program = tl.program_id(0) // SHARERS
-        turn = tl.program_id(0) % SHARERS
+        program = tl.program_id(0)
         own = programs + program * record.LENGTH
         request = tl.load(own + record.REQUEST)
         head = tl.load(own + record.HEAD)
@@ -253,25 +251,22 @@ def select_kernel(
         while units > 0:
             tile_stop = tl.minimum(tiles, tile + units)
             units -= tile_stop - tile
-            if turn == 0:
-                prefix = tl.load(prefix_lens + request)
-                offset = tl.load(score_offsets + request)
-                count = tl.minimum(tl.load(counts + request), prefix)
-                pair = request * GROUPS + head
-                first, parts = record.parts_of_head(head_start, tiles, share, step)
-                first_slot = record.slot_of_part(first, pair, step)
-                part = record.slot_of_part(program, pair, step) - first_slot
-                row = pair.to(tl.int64) * width
-                offset_in_row = tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
-                level_row = levels + head.to(tl.int64) * score_capacity + offset_in_row
-                _select_part(
-                    slots + row, positions + row, level_row, histogram, first_slot,
-                    part, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
-                    offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
-                    LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
-                )  # fmt: skip
-                turn = SHARERS
-            turn -= 1
+            prefix = tl.load(prefix_lens + request)
+            offset = tl.load(score_offsets + request)
+            count = tl.minimum(tl.load(counts + request), prefix)
+            pair = request * GROUPS + head
+            first, parts = record.parts_of_head(head_start, tiles, share, step)
+            first_slot = record.slot_of_part(first, pair, step)
+            part = record.slot_of_part(program, pair, step) - first_slot
+            row = pair.to(tl.int64) * width
+            offset_in_row = tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
+            level_row = levels + head.to(tl.int64) * score_capacity + offset_in_row
+            _select_part(
+                slots + row, positions + row, level_row, histogram, first_slot,
+                part, parts, tile * TILE, tl.minimum(tile_stop * TILE, prefix), prefix, count,
+                offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
+                LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
+            )  # fmt: skip
             tile = 0
             request, head, tiles, head_start, _ = record.next_head(
                 request, head, tiles, head_start, step, units, tile_starts, GROUPS

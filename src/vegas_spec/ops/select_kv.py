@@ -150,13 +150,13 @@ def launch(
             STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS, num_warps=4,  # type: ignore[index]
             **launch_options(levels.device),
         )  # fmt: skip
-    grid = batch * MERGED_PARTS if together else programs.shape[0] * SELECT.sharers
+    grid = batch * MERGED_PARTS if together else programs.shape[0]
     select_kernel[(grid,)](
         slots, slots if positions is None else positions, levels, histogram, programs, tile_starts, prefix_lens,
         score_offsets, counts, block_table, block_table.stride(0), block_table.shape[1], levels.shape[1], width, tail,
         block_size,
-        GROUPS=groups, TILE=tile, SHARERS=SELECT.sharers,
-        PARTS=MERGED_PARTS if together else 0, LEVELS=LEVELS, CHUNK=SELECT.chunk, MERGED_CHUNK=SELECT.merge_chunk,
+        GROUPS=groups, TILE=tile, PARTS=MERGED_PARTS if together else 0,
+        LEVELS=LEVELS, CHUNK=SELECT.chunk, MERGED_CHUNK=SELECT.merge_chunk,
         POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         TAIL=triton.next_power_of_2(max(tail, 1)), num_warps=SELECT.warps,

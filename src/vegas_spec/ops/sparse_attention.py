@@ -22,7 +22,15 @@ from vegas_spec.ops.checks import (
 )
 from vegas_spec.ops.register import register
 from vegas_spec.ops.sparse_kernel import sparse_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, SparseTuning, launch_options, shared_memory, sparse_splits, sparse_tuning
+from vegas_spec.ops.tuning import (
+    MAX_COLUMNS,
+    SparseTuning,
+    launch_options,
+    multiprocessors,
+    shared_memory,
+    sparse_splits,
+    sparse_tuning,
+)
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,11 @@ class SparseWorkspace:
         device = torch.device(device)
         if num_heads % num_kv_heads or num_heads // num_kv_heads > MAX_COLUMNS:
             raise refuse("num_heads", f"1 to {MAX_COLUMNS} times num_kv_heads ({num_kv_heads})", num_heads)
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
         workspace = cls(
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            multiprocessors=multiprocessors,
+            multiprocessors=multiprocessors(device),
             shared_memory=shared_memory(device),
             forced_tuning=tuning,
             partial_out=torch.empty(0, device=device),

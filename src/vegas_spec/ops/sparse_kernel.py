@@ -11,9 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from vegas_spec.ops.tiles import capped, load_tile, merge_parts, token_offset
-
-_LOG2E = tl.constexpr(1.4426950408889634)
+from vegas_spec.ops.tiles import LOG2E, capped, load_tile, merge_parts, token_offset
 
 
 @triton.jit
@@ -144,7 +142,7 @@ def sparse_kernel(
     stop = tl.minimum(start + share, length)
     parts = tl.cdiv(length, tl.maximum(share, 1))
 
-    qk_scale = scale * _LOG2E
+    qk_scale = scale * LOG2E
     out_scale = 1.0
     if KEY_SCALE:
         qk_scale = qk_scale * tl.load(key_scale)
@@ -199,7 +197,7 @@ def sparse_kernel(
                 acc, sums, reference = merge_parts(partial_out, partial_stats, pair * SPLITS, parts, DIM, COLUMNS)
         if finished:
             if SINKS:
-                sink = tl.load(sinks + query_head, mask=real, other=0.0).to(tl.float32) * _LOG2E
+                sink = tl.load(sinks + query_head, mask=real, other=0.0).to(tl.float32) * LOG2E
                 joint = tl.maximum(reference, sink)  # a sink may lie far above a reference that knows nothing of it
                 acc = acc * tl.exp2(reference - joint)[None, :]
                 sums = sums * tl.exp2(reference - joint) + tl.exp2(sink - joint)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_LOG2E = tl.constexpr(1.4426950408889634)
+LOG2E = tl.constexpr(1.4426950408889634)  # kernels compute exp(x) as exp2(LOG2E * x)
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def capped(logits, softcap, SOFTCAP: tl.constexpr):
     """``softcap * tanh(logits / softcap)``, everything in log2 units."""
     if SOFTCAP:
         # By exp2, as the weights: where it overflows or vanishes, this is plus or minus the soft-cap, and never NaN.
-        return softcap * (1.0 - 2.0 / (tl.exp2(logits * (2.0 * _LOG2E / softcap)) + 1.0))
+        return softcap * (1.0 - 2.0 / (tl.exp2(logits * (2.0 * LOG2E / softcap)) + 1.0))
     return logits
 
 

@@ -12,10 +12,10 @@ REACH = 32.0
 """How far below the best token thresholds are looked for, in units of the temperature: ``exp(-32)`` is nothing."""
 
 STEP = 2.0**-7
-"""Distance of neighbouring thresholds; exact in float32."""
+"""Distance of neighbouring thresholds in the same units, 0.8 % of a probability; exact in float32. Chosen by hand."""
 
 BLOCK = 8192
-"""Tokens per step of a program. Not measured yet."""
+"""Tokens per step of a program. Chosen by hand; not measured yet."""
 
 
 def truncate_logits(

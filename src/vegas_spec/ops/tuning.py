@@ -16,6 +16,12 @@ Tuning = TypeVar("Tuning", "VerifyTuning", "SparseTuning")
 MAX_COLUMNS = 128
 """Query rows times heads per KV head that one product takes; more would not fit the registers."""
 
+HOPPER_SHARED_MEMORY = 232_448
+"""Bytes, 227 KiB, that one program may have from compute capability 9.0 on (CUDA's programming guide)."""
+
+CPU_MULTIPROCESSORS = 4
+"""Where no GPU says how many there are, as in Triton's interpreter: enough to cut work into parts. Chosen by hand."""
+
 
 @functools.cache
 def launch_options(device: torch.device) -> dict[str, bool]:
@@ -50,8 +56,9 @@ class VerifyTuning:
     programs_per_multiprocessor: int
 
 
-# Measured on an H200 with torch 2.11 and Triton 3.6, 2026-11-29 (docs/kernels.md), fastest first; what does not fit a
-# device's shared memory is passed over.
+# Measured on an H200 with torch 2.11 and Triton 3.6, 2026-11-29 (docs/kernels.md), fastest first: wide heads are those
+# of 128 dimensions, narrow ones gpt-oss's of 64. What does not fit a device's shared memory is passed over; the small
+# ones are for devices that have less than an H200, chosen so that they fit, never measured.
 _VERIFY_WIDE = (VerifyTuning(128, 3, 8, 1), VerifyTuning(64, 3, 4, 1), VerifyTuning(64, 2, 4, 1))
 _VERIFY_NARROW: tuple[VerifyTuning, ...] = (VerifyTuning(64, 4, 4, 2),)
 _VERIFY_SMALL = (VerifyTuning(32, 2, 4, 1), VerifyTuning(16, 2, 4, 1))
@@ -77,21 +84,27 @@ def verify_tuning(columns: int, head_dim: int, shared_memory: int) -> VerifyTuni
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may have; for a CPU those of Hopper."""
     if device.type != "cuda":
-        return 232_448
+        return HOPPER_SHARED_MEMORY
     index = torch.cuda.current_device() if device.index is None else device.index
     return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
+def multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of the device, among which work is cut up; for a CPU `CPU_MULTIPROCESSORS`."""
+    if device.type != "cuda":
+        return CPU_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 @dataclass(frozen=True)
 class SelectTuning:
-    """Launch configuration of `select_kv`.
+    """Launch configuration of `select_kv`: one, for all shapes. Taken while the kernels were written on an H200,
+    2026-11-29, from what was tried by hand; no table of the others was kept.
 
     Attributes
     ----------
     chunk, warps : int
         Positions per step and warps of a program.
-    sharers : int
-        Programs that take turns over the parts of one program of the verification.
     merge_chunk : int
         Positions per step of a program that sums heads.
 
@@ -99,7 +112,6 @@ class SelectTuning:
 
     chunk: int = 4096
     warps: int = 16
-    sharers: int = 1
     merge_chunk: int = 1024
 
 
@@ -125,7 +137,8 @@ class SparseTuning:
     programs_per_multiprocessor: int
 
 
-# Measured as above: one program of large tiles per multiprocessor, or two of small ones where there are enough lists.
+# Measured as above: one program of large tiles per multiprocessor, or two of small ones where there are more than 1.5
+# lists for each. The last three are for devices with less shared memory, and were not measured.
 _SPARSE = tuple(SparseTuning(*sizes, 4, 1) for sizes in ((128, 3), (64, 3), (64, 2), (32, 2), (16, 2)))
 _SPARSE_MANY = SparseTuning(64, 3, 4, 2)
 

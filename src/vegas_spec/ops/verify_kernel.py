@@ -20,16 +20,16 @@ import triton
 import triton.language as tl
 
 from vegas_spec.ops import record
-from vegas_spec.ops.tiles import block_number, capped, load_tile, merge_parts, place_in_block, token_offset
+from vegas_spec.ops.tiles import LOG2E, block_number, capped, load_tile, merge_parts, place_in_block, token_offset
 
 # Where attention's weight mostly lies: at the start (its sinks) and at the end, with the rows' own keys, which no
-# window hides. Together they are one tile, so that a head's start costs about a tile more.
+# window hides. Together they are one tile, so that a head's start costs about a tile more;
+# how much of it lies at the start was chosen by hand.
 SAMPLE_KEYS = 128
 SAMPLE_FIRST = 32
 
 _SAMPLE_KEYS = tl.constexpr(SAMPLE_KEYS)
 _SAMPLE_FIRST = tl.constexpr(SAMPLE_FIRST)
-_LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -211,7 +211,7 @@ def verify_kernel(
     column = tl.arange(0, COLUMNS)
     dim = tl.arange(0, DIM)
     row = column // GROUP
-    qk_scale = scale * _LOG2E
+    qk_scale = scale * LOG2E
     out_scale = 1.0
     if KEY_SCALE:
         qk_scale = qk_scale * tl.load(key_scale)
@@ -257,7 +257,7 @@ def verify_kernel(
             cap_reference = _log2_sum_exp2(tl.where(seen, raw, float("-inf")))
         sink = tl.zeros([COLUMNS], tl.float32)
         if SINKS:
-            sink = tl.load(sinks + query_head).to(tl.float32) * _LOG2E
+            sink = tl.load(sinks + query_head).to(tl.float32) * LOG2E
             joint = tl.maximum(lowest, sink)
             lowest = joint + tl.log2(tl.exp2(lowest - joint) + tl.exp2(sink - joint))
             if SOFTCAP:

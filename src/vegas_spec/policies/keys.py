@@ -18,7 +18,7 @@ PAGE_SIZE = 16
 """Tokens of a page: what quest bounds together, and what divides every block size that vLLM has."""
 
 KEYS_AT_ONCE = 16384
-"""Keys that are copied out of a paged cache at once."""
+"""Keys that are copied out of a paged cache at once, which bounds the copy's memory. Chosen by hand."""
 
 
 class KeyView(ABC):

@@ -12,6 +12,8 @@ from vegas_spec.policies.base import Policy, Room, Verified
 from vegas_spec.selection import NO_POSITION, query_key_logits, rank_positions, score_rows
 
 CHUNK_SIZE = 32
+"""Tokens that are chosen together. Chosen by hand, as is the next one."""
+
 REFRESH_INTERVAL = 8
 """Iterations that one retrieval serves."""
 

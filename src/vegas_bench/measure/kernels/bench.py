@@ -14,9 +14,11 @@ from vegas_bench.measure.kernels.timing import Milliseconds
 from vegas_bench.results.results import KernelRow
 
 SHARES = (0.05, 0.07)
+"""Of the cache, that a draft step reads: the default, and a larger one. Chosen by hand."""
+
 SCORES = ("weight", "logit")
-_LISTS = 6
-"""Lists of entries that a sparse kernel reads in turn, so that no cache serves it."""
+LISTS = 6
+"""Lists of entries that a sparse kernel reads in turn, so that no cache serves it. Chosen by hand."""
 
 
 def measure_case(case: Case, bandwidth: float, device: torch.device, milliseconds: Milliseconds) -> KernelRow:
@@ -59,7 +61,7 @@ def measure_case(case: Case, bandwidth: float, device: torch.device, millisecond
         length, name = case.budget(share) + QUERY_LEN - 1, f"{share:.0%}"
         times[f"sparse_floor_{name}"] = case.batch * length * case.token_bytes / bandwidth * 1e3
         for label, groups in (("kv_head", case.kv_heads), ("layer", 1)):
-            lists[name], entries = layer.random_lists(share, groups, _LISTS)
+            lists[name], entries = layer.random_lists(share, groups, LISTS)
             times[f"sparse_{label}_{name}"] = milliseconds(
                 [partial(layer.sparse, each, entries) for each in lists[name]]
             )
@@ -93,5 +95,5 @@ def _consecutive(layer: Layer, counts: torch.Tensor) -> list[Callable[[], None]]
     total = case.batch * case.context
     return [
         partial(layer.sparse, ((first + step * 977 + offsets) % total).int().contiguous(), counts)
-        for step in range(_LISTS)
+        for step in range(LISTS)
     ]

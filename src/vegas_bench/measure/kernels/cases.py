@@ -13,7 +13,7 @@ TAIL = 12
 """Entries since the prefix that a draft step reads at most: two iterations' rows."""
 
 BLOCK_SIZE = 16
-"""Tokens of a page of the cache."""
+"""Tokens of a page of the cache, as vLLM's default has it."""
 
 
 @dataclass(frozen=True)

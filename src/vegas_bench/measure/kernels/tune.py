@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from vegas_bench.measure.kernels.bench import LISTS
 from vegas_bench.measure.kernels.cases import Case
 from vegas_bench.measure.kernels.layer import Layer
 from vegas_bench.measure.kernels.timing import Milliseconds
@@ -28,18 +29,16 @@ GRID: dict[str, list[Tuning]] = {
     "verify": [VerifyTuning(*each) for each in itertools.product((32, 64, 128, 256), (2, 3, 4), (4, 8), (1, 2))],
     "sparse": [SparseTuning(*each) for each in itertools.product((32, 64, 128), (2, 3, 4, 5), (4, 8), (1, 2, 3, 4))],
 }
-"""What is tried, by kernel."""
+"""What is tried, by kernel. Chosen by hand."""
 
 SHIPPED = "shipped"
 """Name of the configuration that the kernel's op chooses by itself."""
 
 SHARE = 0.05
-"""Of the cache, that a draft step reads."""
+"""Of the cache, that a draft step reads: the default budget."""
 
 LARGEST_DIFFERENCE = 0.02
-"""Of two outputs that are the same but for rounding."""
-
-_LISTS = 6
+"""Of two outputs in bfloat16 that are the same but for rounding. Chosen by hand."""
 
 
 def fitting(case: Case, kernel: str, jobs: int) -> list[Tuning]:
@@ -79,5 +78,5 @@ def _calls(layer: Layer, kernel: str, tuning: Tuning | None) -> list[Any]:
         layer.tune(verify=tuning)  # type: ignore[arg-type]
         return [partial(layer.verify, "weight")]
     layer.tune(sparse=tuning)  # type: ignore[arg-type]
-    lists, counts = layer.random_lists(SHARE, layer.case.kv_heads, _LISTS)
+    lists, counts = layer.random_lists(SHARE, layer.case.kv_heads, LISTS)
     return [partial(layer.sparse, slots, counts) for slots in lists]

@@ -17,14 +17,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vegas_spec.ties import tie_gap
 from vegas_spec.vllm.start.hooks import Status
 
-TIE = 0.25
-"""Logits that are this near are taken for equal, where batches of other shapes round differently."""
-
 PROMPT_TOKENS = (500, 60)
-MAX_TOKENS = 16
-LOGPROBS = 5
+"""Lengths of its prompts: one that the budget leaves most of out, and one that it holds whole."""
+
+MAX_TOKENS, LOGPROBS = 16, 5
+"""Tokens that each is continued by, and likeliest ones that a gap is looked up in: a run of seconds. Chosen by hand."""
+
 VEGAS = {"method": "vegas", "kv_budget": 0.1, "kv_budget_min": 64, "fall_back": False}
 """Small enough to leave most of a prompt out of the draft, and with drafts whatever they cost."""
 
@@ -81,7 +82,7 @@ def judge(found: Mapping[str, Any], model: str, log: Path) -> tuple[Status, str]
     for prompt, (plain, vegas) in enumerate(zip(found["plain"], found["vegas"], strict=True)):
         same, gap = compare(plain, vegas)
         tokens += same
-        if gap is not None and gap > TIE:
+        if gap is not None and gap > tie_gap(found["dtype"]):
             return (
                 "FAIL",
                 f"with {model}, prompt {prompt} departs at token {same}, and not at a tie: logits {gap:.2f} apart",

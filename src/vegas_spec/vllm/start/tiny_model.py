@@ -11,6 +11,7 @@ from torch import Tensor
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 128, 192, 3, 4, 2, 64, 512
 MAX_MODEL_LEN = 2048
+"""Small, but with several layers, heads in groups and a head dimension that vLLM takes. Chosen by hand."""
 
 
 def save_tiny_model(folder: Path, dtype: torch.dtype) -> None:

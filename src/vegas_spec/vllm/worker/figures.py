@@ -16,7 +16,8 @@ from vegas_spec.device_time import Moment, seconds_between
 from vegas_spec.vllm.worker.timed_calls import TimedCalls
 
 MOST_PENDING = 1024
-"""Stretches of time that are kept before they are read; reading the oldest waits for nothing that still runs."""
+"""Stretches of time that are kept before they are read; reading the oldest waits for nothing that still
+runs. Chosen by hand."""
 
 
 class Figures:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 DRAFT_KV_SHARE = 0.02
-"""Of the device's memory: room for the slots that drafts read. Stock vLLM loses at most this much of its KV cache."""
+"""Of the device's memory: room for the slots that drafts read, so the most that is taken from stock vLLM's KV cache.
+Chosen by hand: it holds 5 % of 130K tokens for 256 requests of an 8B model on an H200 (`start.serve.MAX_NUM_SEQS`)."""
 
 
 @dataclass(frozen=True)
