@@ -23,6 +23,7 @@ from vegas_bench.claims import (
 )
 from vegas_bench.measure.variants import variants
 from vegas_bench.measure.vllm_side import speculative_config
+from vegas_bench.report.loading import Source
 from vegas_bench.results.results import save
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
@@ -145,6 +146,14 @@ def test_growth_with_the_context():
     ]
     [found] = CLAIMS["context_growth"].measure(dataclasses.replace(result, rows=slower))
     assert found.verdict == "does not grow throughout"
+
+
+def test_a_command_that_is_no_more_is_not_told() -> None:
+    result = dataclasses.replace(cases.throughput(), command="vegas bench throughput m --batches 16")
+    assert "```\nvegas bench throughput m --batches 16\n```" in claims.markdown([Source("a.json", result)])
+    page = claims.markdown([Source("a.json", dataclasses.replace(result, command="python benchmarks/old.py m"))])
+    assert "old.py" not in page
+    assert "Measured with a script since replaced by `vegas bench throughput`." in page
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -93,7 +93,7 @@ class Claim:
                 "|---|---|---|",
             ]
             lines += [f"| {each.where} | {each.ours} | {each.verdict} |" for each in findings]
-            lines += ["", "```", *source.result.commands, "```", ""]
+            lines += ["", *_repeated_by(source.result), ""]
         return "\n".join(lines)
 
     def to_dict(self, sources: Sequence[Source]) -> dict[str, Any]:
@@ -108,3 +108,10 @@ class Claim:
             for source, findings in self.found(sources)
         ]
         return {**told, "found": found}
+
+
+def _repeated_by(result: Result) -> list[str]:
+    """The commands that wrote a result; where those are no more, what they are replaced by."""
+    if all(command.startswith("vegas ") for command in result.commands):
+        return ["```", *result.commands, "```"]
+    return [f"Measured with a script since replaced by `vegas bench {result.kind}`."]

@@ -29,6 +29,9 @@ Message = dict[str, str]
 class LLM:
     """A model that drafts for itself.
 
+    It drafts at every iteration, whether that gains or not: unlike the plugin it never falls back to plain decoding, unless
+    with ``adaptive=True``.
+
     Parameters
     ----------
     model : str, os.PathLike or transformers.PreTrainedModel
