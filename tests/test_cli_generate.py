@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from rich.console import Console
+from tiny_models import small_qwen3
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vegas_spec import LLM
@@ -43,14 +44,11 @@ def save(folder: Path, chat_template: str | None = None, broken: bool = False) -
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
-    config = transformers.Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
+    config = small_qwen3(
+        len(tokenizer),
         intermediate_size=48,
-        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
         max_position_embeddings=1024,
         eos_token_id=2,
         tie_word_embeddings=False,

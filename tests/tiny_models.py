@@ -41,6 +41,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 FAMILIES = list(CONFIGS)
 
 
+def small_qwen3(vocab_size: int, **options: Any) -> Any:
+    """Configuration of a still smaller Qwen3, for a tokenizer of so many tokens."""
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "max_position_embeddings": 256,
+    }
+    return transformers.Qwen3Config(vocab_size=vocab_size, **{**shape, **options})
+
+
 @functools.cache
 def tiny_model(family: str, attention: str = "eager", seed: int = 0) -> Any:
     """Build a float32 model with weights that depend on family and seed alone."""

@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import inspection_cases as cases
 import numpy as np
 import pytest
 import torch
-from browser import DESKTOP, PHONE, browser, needs_browser, opened
+from browser import DESKTOP, PHONE, needs_browser, opened
 from test_cli_generate import byte_tokenizer
 from tiny_models import random_prompt, tiny_model
 
@@ -199,12 +198,6 @@ def test_bad_input(chat_model: str, arguments: list[str], says: str, capsys: pyt
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,13 @@ import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import pytest
 import report_cases as cases
-from browser import DESKTOP, PHONE, browser, needs_browser, opened
+from browser import DESKTOP, PHONE, needs_browser, opened
 
 from vegas_bench.report import palette
 from vegas_bench.report.acceptance import acceptance_block
@@ -130,26 +129,6 @@ def test_figures_on_the_page_are_drawn_in_its_colours(page: Path):
     assert not re.findall(r"(?:fill|stroke): ?#(?!000000)[0-9a-f]{6}", drawings)
     assert "var(--blue)" in drawings
     assert len(re.findall(r'id="', html)) == len(set(re.findall(r'id="([^"]+)"', html)))
-
-
-def test_colours_stand_out_from_their_background():
-    """WCAG 2 asks for a contrast of 3 of graphics and 4.5 of text."""
-
-    def luminance(colour: str) -> float:
-        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(one), luminance(other)))
-        return (high + 0.05) / (low + 0.05)
-
-    for colour in palette.COLOURS:
-        if colour not in (palette.PAPER, palette.GRID):
-            wanted = 4.5 if colour in (palette.INK, palette.MUTED) else 2.85
-            assert contrast(colour.light, palette.PAPER.light) >= wanted, colour.name
-            assert contrast(colour.dark, palette.PAPER.dark) >= wanted, colour.name
-    assert len({colour.light for colour in palette.COLOURS}) == len(palette.COLOURS)
 
 
 def test_the_honest_list(page: Path):
@@ -341,12 +320,6 @@ def test_a_report_is_the_same_twice():
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as running:
-        yield running
 
 
 @needs_browser

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from tiny_models import tiny_model
+from tiny_models import small_qwen3, tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -52,17 +52,7 @@ def piece(token: str) -> list[int]:
 
 def scripted_llm(says: Sequence[int], *, prompt_len: int = 1, wrong_every: int = 3, **options: Any) -> LLM:
     """An engine that says the given tokens, whose drafts are wrong at every third position."""
-    config = transformers.Qwen3Config(
-        vocab_size=len(TOKENIZER),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=256,
-        eos_token_id=EOS,
-    )
+    config = small_qwen3(len(TOKENIZER), num_hidden_layers=1, eos_token_id=EOS)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     llm = LLM(model, TOKENIZER, **options)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from scripted import TOKENIZER
+from tiny_models import small_qwen3
 
 from vegas_spec import LLM, SamplingParams
 
@@ -15,17 +16,7 @@ from vegas_spec import LLM, SamplingParams
 @pytest.mark.parametrize("documented", [LLM, SamplingParams])
 def test_examples(documented: type) -> None:
     torch.manual_seed(0)
-    config = transformers.Qwen3Config(
-        vocab_size=len(TOKENIZER),
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=256,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    model = transformers.AutoModelForCausalLM.from_config(small_qwen3(len(TOKENIZER))).float()
     names = {"LLM": LLM, "model": model, "tokenizer": TOKENIZER}
     [found] = doctest.DocTestFinder(recurse=False).find(documented, globs=names)
     assert len(found.examples) >= 5

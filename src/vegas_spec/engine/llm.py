@@ -29,8 +29,8 @@ Message = dict[str, str]
 class LLM:
     """A model that drafts for itself.
 
-    It drafts at every iteration, whether that gains or not: unlike the plugin it never falls back to plain decoding, unless
-    with ``adaptive=True``.
+    It drafts at every iteration, whether that gains or not: unlike the plugin it never falls back to plain decoding,
+    unless with ``adaptive=True``.
 
     Parameters
     ----------

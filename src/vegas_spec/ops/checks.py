@@ -65,6 +65,13 @@ def check_logit_options(softcap: float | None, sinks: Tensor | None, heads: int,
         check_contiguous("sinks", sinks)
 
 
+def check_scales(key_scale: Tensor | None, value_scale: Tensor | None, device: torch.device) -> None:
+    """Refuse scales of a quantised cache that are not one float32 each."""
+    for name, tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
+        if tensor is not None:
+            check_tensor(name, tensor.reshape(-1), (1,), (torch.float32,), device)
+
+
 def check_cache(key_cache: Tensor, value_cache: Tensor, num_kv_heads: int, head_dim: int, query: Tensor) -> None:
     """Refuse a paged cache whose two halves, dtype or dimensions do not fit the query."""
     dtypes = (query.dtype, *FP8)

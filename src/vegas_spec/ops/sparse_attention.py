@@ -17,6 +17,7 @@ from vegas_spec.ops.checks import (
     check_contiguous,
     check_last_dim,
     check_logit_options,
+    check_scales,
     check_tensor,
     refuse,
 )
@@ -193,9 +194,7 @@ def sparse_attention(
         check_tensor("out", out, query.shape, (query.dtype,), device)
         check_last_dim("out", out)
         check_logit_options(softcap, sinks, heads, device)
-        for name, scale_tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if scale_tensor is not None:
-                check_tensor(name, scale_tensor.reshape(-1), (1,), (torch.float32,), device)
+        check_scales(key_scale, value_scale, device)
     pairs = query.shape[0] * workspace.num_kv_heads
     tuning = workspace.tuning(pairs)
     torch.ops.vegas_spec.sparse_attention(

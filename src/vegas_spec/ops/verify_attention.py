@@ -15,6 +15,7 @@ from vegas_spec.ops.checks import (
     check_choice,
     check_last_dim,
     check_logit_options,
+    check_scales,
     check_tensor,
     refuse,
 )
@@ -164,9 +165,7 @@ def verify_attention(
             check_tensor("lse", lse, (num_rows, heads), (torch.float32,), device)
             check_last_dim("lse", lse)
         check_logit_options(softcap, sinks, heads, device)
-        for name, tensor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if tensor is not None and (tensor.numel() != 1 or tensor.dtype != torch.float32 or tensor.device != device):
-                raise refuse(name, f"one float32 on {device}", f"{tensor.numel()} {tensor.dtype} on {tensor.device}")
+        check_scales(key_scale, value_scale, device)
     torch.ops.vegas_spec.verify_attention(
         query, key_cache, value_cache, block_table, query_start_loc, seq_lens, sinks, key_scale, value_scale,
         plan.tile_starts, plan.programs, plan.score_offsets,
