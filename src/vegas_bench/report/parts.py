@@ -83,9 +83,9 @@ class Chapter:
     headlines: Callable[[Result], list[Headline]] = lambda result: []
 
 
-def panel(height: float = 3.0, width: float = PANEL_WIDTH) -> tuple[Figure, Axes]:
+def panel(height: float) -> tuple[Figure, Axes]:
     """Give an empty figure of the size of a phone's screen, with one set of axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(PANEL_WIDTH, height), layout="constrained")
     return figure, figure.add_subplot()
 
 

@@ -182,10 +182,10 @@ class Pair:
         return self.reference.accepted_per_iteration - self.other.accepted_per_iteration
 
 
-def pairs(rows: Iterable[AcceptanceRow], point: Point, reference: str = REFERENCE) -> dict[str, list[Pair]]:
+def pairs(rows: Iterable[AcceptanceRow], point: Point) -> dict[str, list[Pair]]:
     """Pair the reference with each other policy, prompt by prompt."""
     groups = by_policy(rows, point)
-    own = {(row.workload, row.prompt, row.prompt_tokens): row for row in groups.pop(reference, [])}
+    own = {(row.workload, row.prompt, row.prompt_tokens): row for row in groups.pop(REFERENCE, [])}
     found: dict[str, list[Pair]] = {}
     for policy, others in groups.items():
         for row in others:
@@ -194,11 +194,11 @@ def pairs(rows: Iterable[AcceptanceRow], point: Point, reference: str = REFERENC
     return found
 
 
-def losses(rows: Iterable[AcceptanceRow], point: Point, reference: str = REFERENCE) -> list[Pair]:
+def losses(rows: Iterable[AcceptanceRow], point: Point) -> list[Pair]:
     """Prompts on which a rival was accepted more often than the reference, the worst first."""
     lost = [
         pair
-        for policy, compared in pairs(rows, point, reference).items()
+        for policy, compared in pairs(rows, point).items()
         if is_rival(policy)
         for pair in compared
         if pair.difference < 0
