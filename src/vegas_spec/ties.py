@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 TIE_GAPS = {"float32": 1e-3, "float64": 1e-6}
-"""Largest logit gap of a numerical tie, by dtype. Chosen by hand, far above what rounding adds up to and far below what
-a wrong position or mask does."""
+"""Largest logit gap of a numerical tie, by dtype. Chosen by hand, to be far above what rounding adds up to and far
+below what a wrong position or mask does."""
 
 HALF_PRECISION_TIE_GAP = 0.25
 """The same in bfloat16 and float16, where a batch of seven rows and one of one row round differently: two steps of

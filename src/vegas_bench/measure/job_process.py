@@ -17,7 +17,7 @@ from typing import Any, Self
 from vegas_bench.results.results import ResultError
 
 _POLL_SECONDS = 0.1  # between two looks at what was answered; chosen by hand
-_TOLD_LINES = 15  # of the log of a program that failed; vLLM's own reason stands in the last dozen
+_TOLD_LINES = 15  # of the log of a program that failed; chosen by hand
 _STDERR = 2  # file descriptor
 _BEGIN = b"begin\n"
 

@@ -21,7 +21,7 @@ from vegas_bench.results.wording import tokens_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-# What fits a panel in `svg.RC`'s font, found by looking.
+# What fits a panel in `svg.RC`'s font. Chosen by hand.
 _LEGEND_CHARACTERS = 52  # of one row
 _LEGEND_ROW = 0.17  # inches
 _TICK_CHARACTERS = 20

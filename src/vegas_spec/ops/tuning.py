@@ -58,7 +58,7 @@ class VerifyTuning:
 
 # Measured on an H200 with torch 2.11 and Triton 3.6, 2026-11-29 (docs/kernels.md), fastest first: wide heads are those
 # of 128 dimensions, narrow ones gpt-oss's of 64. What does not fit a device's shared memory is passed over; the small
-# ones are for devices that have less than an H200, chosen so that they fit, never measured.
+# ones are for devices that have less than an H200, chosen by hand so that they fit, and not measured there.
 _VERIFY_WIDE = (VerifyTuning(128, 3, 8, 1), VerifyTuning(64, 3, 4, 1), VerifyTuning(64, 2, 4, 1))
 _VERIFY_NARROW: tuple[VerifyTuning, ...] = (VerifyTuning(64, 4, 4, 2),)
 _VERIFY_SMALL = (VerifyTuning(32, 2, 4, 1), VerifyTuning(16, 2, 4, 1))
@@ -98,8 +98,8 @@ def multiprocessors(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class SelectTuning:
-    """Launch configuration of `select_kv`: one, for all shapes. Taken while the kernels were written on an H200,
-    2026-11-29, from what was tried by hand; no table of the others was kept.
+    """Launch configuration of `select_kv`: one, for all shapes. Chosen by hand; what it takes on an H200 is in
+    docs/kernels.md.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class SparseTuning:
 
 
 # Measured as above: one program of large tiles per multiprocessor, or two of small ones where there are more than 1.5
-# lists for each. The last three are for devices with less shared memory, and were not measured.
+# lists for each. The smaller ones are for devices with less shared memory, and not measured there.
 _SPARSE = tuple(SparseTuning(*sizes, 4, 1) for sizes in ((128, 3), (64, 3), (64, 2), (32, 2), (16, 2)))
 _SPARSE_MANY = SparseTuning(64, 3, 4, 2)
 
