@@ -15,12 +15,13 @@ from vegas_bench.measure.decoding import Decoding
 from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.results.results import load
 from vegas_bench.tune import speed
+from vegas_bench.tune.extrapolation import DraftLine, expected_accepted
 from vegas_bench.tune.tuner import BUDGETS, GAMMAS, Tuner
 from vegas_spec import LLM, config_file
 from vegas_spec.cli import app
 from vegas_spec.cli.errors import run
 from vegas_spec.config import VegasConfig
-from vegas_spec.pacing.cost_model import Costs, DraftLine, expected_accepted, memory_bound
+from vegas_spec.pacing.costs import CostModel, Costs, Overheads
 
 # --- cost model -----------------------------------------------------------------------------------------------------
 
@@ -30,9 +31,9 @@ def test_the_formula() -> None:
     assert costs.per_token(4, 3.0) == (11 + 4 * 3 + 1) / 4
     assert costs.speedup(4, 3.0) == 10 / 6
     assert costs.speedup(6, 0.0) < 1
-    floors = memory_bound(weight_bytes=100, kv_bytes=900, share=0.05)
-    assert floors == Costs(plain=1000, verify=1000, draft=145)
-    assert memory_bound(100, 900, 1.0).speedup(6, 6.0) == pytest.approx(1.0)
+    floors = CostModel(weights=100, per_token=3, overheads=Overheads())
+    assert floors.costs(tokens=300, read=15) == Costs(plain=1000, verify=1000, draft=145)
+    assert floors.costs(300, 300).speedup(6, 6.0) == pytest.approx(1.0)
 
 
 def test_acceptance_with_another_gamma() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -59,6 +60,29 @@ def test_draft_length_and_budget_change_within_bounds(monkeypatch: pytest.Monkey
     assert max(lengths) <= 8
     assert output.stats.num_speculative_tokens == 8
     assert 0 < output.stats.draft_kv_share < 1
+
+
+@pytest.mark.parametrize("how", ["closed", "failed", "done"])
+def test_nothing_is_kept_of_requests_that_have_ended(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    seen: list[adaptive.Adaptive] = []
+
+    class Watched(adaptive.Adaptive):
+        def observe(self, *results: Any) -> None:
+            super().observe(*results)
+            seen.append(self)
+            if how == "failed" and len(seen) == 5:
+                raise MemoryError
+
+    monkeypatch.setattr("vegas_spec.engine.engine.Adaptive", Watched)
+    llm = make_llm("qwen3", max_num_seqs=2, adaptive=True)
+    stream = llm.stream(as_prompts(PROMPTS), greedy(40))
+    with pytest.raises(MemoryError) if how == "failed" else contextlib.nullcontext():
+        for _ in stream:
+            if len(seen) == 5 and how == "closed":
+                assert seen[0].pacer.requests
+                break
+    stream.close()  # type: ignore[attr-defined]
+    assert not seen[0].pacer.requests
 
 
 def test_where_it_cannot_be() -> None:

@@ -14,11 +14,13 @@ from collections import Counter
 from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import serving_models
 import torch
 import triton.language as tl
 import vllm.v1.worker.gpu.model_runner as runner
+from prometheus_client import REGISTRY
 from transformers import AutoModelForCausalLM
 from vllm import LLM, SamplingParams
 from vllm.config import SpeculativeConfig, VllmConfig
@@ -30,12 +32,12 @@ from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils
 
-from vegas_spec.pacing.fall_back import Cost
-from vegas_spec.vllm.scheduler import drafting as scheduling
-from vegas_spec.vllm.scheduler.drafting import Drafting
+from vegas_spec.pacing.costs import CostModel
+from vegas_spec.vllm.scheduler import draft_scheduler, metrics
+from vegas_spec.vllm.scheduler.draft_scheduler import DraftScheduler
 from vegas_spec.vllm.start import hooks, plugin, serve
 from vegas_spec.vllm.start import options as vegas_options
-from vegas_spec.vllm.worker import decode_graphs, flash_attention, speculator
+from vegas_spec.vllm.worker import decode_graphs, flash_attention, memory, speculator
 from vegas_spec.vllm.worker.draft_graphs import DraftGraphs
 from vegas_spec.vllm.worker.memory import MemoryLimits, memory_limits
 
@@ -104,6 +106,7 @@ class Engines:
         self.folder = folder
         self.engines = {}
         self.tallies = {}
+        self.pacers = {}
 
     def start(self, name, model, **options):
         """Start an engine of a tiny model, or of a folder's, under a name; nothing if it runs already."""
@@ -114,7 +117,7 @@ class Engines:
 
     def cost_of_a_pass(self, **cost):
         """Have engines that start from now on take this for what a forward pass reads."""
-        scheduling.estimate_cost = lambda vllm_config: Cost(**cost)
+        draft_scheduler.estimate_cost = lambda vllm_config: CostModel(**cost)
 
     def room_for_scores(self, tokens):
         """Have engines that start from now on score this many tokens per step at most; None ends it."""
@@ -180,10 +183,18 @@ class Engines:
             "arguments_kept": all(getattr(args, name) == before[name] for name in names),
         }
 
+    def budget_shown(self, model, device_bytes, **options):
+        """What the gauge of the budget says in an engine with these options, on a device with this much memory."""
+        path = str(serving_models.save_tiny_model(model, self.folder))
+        config = EngineArgs(path, **{**COMMON, **options}).create_engine_config()
+        with mock.patch.object(memory, "device_bytes", return_value=device_bytes):
+            metrics.VegasStatLogger(config, [0])
+        [gauge] = [each for each in REGISTRY.collect() if each.name == "vegas:kv_budget"]
+        return gauge.samples[0].value
+
     def graphs_found(self, lengths, max_requests, sizes, replaced):
         """Which full graph vLLM's dispatcher finds for every uniform batch: requests in it, by requests and rows."""
-        original = CudaGraphManager._init_candidates
-        original = getattr(original, "_vegas_original", original)
+        original = inspect.unwrap(CudaGraphManager._init_candidates)
         init = decode_graphs.init_candidates(original) if replaced else original
         most = max(lengths)
         schedule = [(index, index, length) for index, length in enumerate(lengths, 1)]
@@ -245,18 +256,28 @@ class Engines:
         graphs = [manager.dispatch(n, n, 1, 0) for n in range(1, max_requests + 1)]
         return [graph.num_reqs if graph.cg_mode == CUDAGraphMode.FULL else None for graph in graphs]
 
+    def draft_scheduler(self, name):
+        return DraftScheduler.of(self.engines[name].llm_engine.engine_core.engine_core.scheduler)
+
+    def believe_in_drafts(self, name):
+        """From now on have an engine decide on drafting as if every draft were accepted."""
+        ours = self.draft_scheduler(name)
+        observe = ours.observe
+        ours.observe = lambda request, drafted, accepted: observe(request, drafted, drafted)
+
     def adapt_by(self, name, length_by_step):
         """Have an engine draft these lengths, one after the other, and over again; what it finds best if None."""
-        scheduler = self.engines[name].llm_engine.engine_core.engine_core.scheduler
-        rule = Drafting.of(scheduler).online
-        rule.__dict__.pop("_choose", None)
-        if length_by_step is not None:
-            lengths = itertools.cycle(length_by_step)
-            rule._choose = lambda *args: next(lengths)
+        ours = self.draft_scheduler(name)
+        own = self.pacers.setdefault(name, ours.pacer)
+        lengths = itertools.cycle(length_by_step or ())
+        scripted = SimpleNamespace(
+            decide=lambda *step: next(lengths), observe=lambda *result: None, forget=lambda request: None
+        )
+        ours.pacer = own if length_by_step is None else scripted
 
     def stop_the_clock(self):
         """Have no step timed: what it costs is then what `cost_of_a_pass` says."""
-        scheduling.clock = lambda: 0.0
+        draft_scheduler.clock = lambda: 0.0
 
     def lengths_seen(self, name):
         """How often each number of drafts was verified."""

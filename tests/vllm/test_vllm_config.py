@@ -1,5 +1,6 @@
 """How Vegas is asked for, what it then tells vLLM, and what it refuses; no engine is started."""
 
+import math
 import sys
 from types import SimpleNamespace
 
@@ -39,6 +40,20 @@ def test_asking(engines, asked):
         "v2": True,
         "arguments_kept": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("policy", "entries", "shown"),
+    [("vegas", 40, 40 / 256), ("vegas", 1000, 0.3), ("vegas", 1, 24 / 256), ("stream", 40, 0.3), ("dense", 40, 1.0)],
+)
+def test_the_budget_that_is_shown_is_what_drafts_read(engines, policy, entries, shown):
+    """Not what was asked for where the device has less room, here for so many entries per layer, head and request."""
+    tail, lists, requests = 2 * 4, 3 * 2, 4
+    room = (entries + tail) * lists * requests * 4
+    asked = {**VEGAS, "kv_budget": 0.3, "kv_budget_min": 24, "policy": policy}
+    limits = {"max_model_len": 256, "max_num_seqs": requests}
+    found = engines.budget_shown("qwen3", math.ceil(room / 0.02), speculative_config=asked, **limits)
+    assert found == pytest.approx(shown)
 
 
 def test_defaults(engines):

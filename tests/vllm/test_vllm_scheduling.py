@@ -6,18 +6,21 @@ from types import SimpleNamespace
 import pytest
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.pacing.fall_back import Cost
-from vegas_spec.vllm.scheduler.drafting import Drafting, wants_drafts
+from vegas_spec.pacing.costs import CostModel
+from vegas_spec.vllm.scheduler import draft_scheduler
+from vegas_spec.vllm.scheduler.draft_scheduler import DraftScheduler, wants_drafts
+from vegas_spec.vllm.start import banner, options
 
 
 def drafting(monkeypatch, fall_back, ranks=1, adaptive=False):
     """Decisions of an engine with three drafts, whose contexts cost as much as its weights from 100 tokens on."""
-    monkeypatch.setattr(Cost, "estimate", classmethod(lambda cls, config: cls(weights=100.0, per_token=1.0)))
-    for line in ("announce_fall_back", "announce_online"):
-        monkeypatch.setattr(f"vegas_spec.vllm.start.banner.{line}", lambda *args: None)
+    monkeypatch.setattr(draft_scheduler, "estimate_cost", lambda config: CostModel(weights=100.0, per_token=1.0))
+    monkeypatch.setattr(draft_scheduler, "budget_in_memory", options.vegas_config)
+    monkeypatch.setattr(banner, "announce_pacing", lambda *args: None)
     config = VegasConfig(num_speculative_tokens=3, kv_budget=0.05, kv_budget_min=1, adaptive=adaptive).to_dict()
-    ours = {"config": config, "fall_back": fall_back, **({"draft_lengths": [0, 1, 2, 3]} if adaptive else {})}
-    return Drafting(
+    lengths = {"draft_lengths": [0, 1, 2, 3] if adaptive else [0, 3]} if fall_back else {}
+    ours = {"config": config, "fall_back": fall_back, **lengths}
+    return DraftScheduler(
         SimpleNamespace(
             num_speculative_tokens=3,
             additional_config={"vegas": ours},
@@ -121,7 +124,7 @@ def test_a_schedule_of_the_users(monkeypatch):
 def test_online_mode(monkeypatch):
     """Fewer drafts as fewer are accepted, and the metrics say how many."""
     rule = drafting(monkeypatch, fall_back=True, adaptive=True)
-    monkeypatch.setattr("vegas_spec.vllm.scheduler.drafting.clock", lambda: 0.0)
+    monkeypatch.setattr(draft_scheduler, "clock", lambda: 0.0)
     chosen = []
     luck = random.Random(0)
     for rate in (1.0, 0.5, 0.0):
@@ -145,4 +148,4 @@ def test_online_mode_forgets(monkeypatch, wants):
         rule.observe(each, 3, 2)
     decide(rule, request(400, wants=wants), finished=(1,))
     decide(rule, request(400))
-    assert set(rule.online.controller._rates) == {0}
+    assert list(rule.pacer.requests) == [0]

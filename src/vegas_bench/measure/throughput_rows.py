@@ -11,7 +11,7 @@ from vegas_bench.measure.decoding import Decoding
 from vegas_bench.measure.model_size import ModelSize
 from vegas_bench.measure.variants import NOTHING, Variant
 from vegas_bench.results.results import EngineName, ThroughputRow
-from vegas_spec.pacing.cost_model import memory_bound
+from vegas_spec.pacing.costs import CostModel, Overheads
 from vegas_spec.policies import Policy, policy_class
 
 
@@ -42,8 +42,9 @@ def predicted_speedup(
     """
     if accepted is None or not size.weight_bytes:
         return None
-    floors = memory_bound(size.weight_bytes, size.kv_bytes_per_token * context * batch, share)
-    return floors.speedup(gamma, accepted)
+    floors = CostModel(size.weight_bytes, size.kv_bytes_per_token, overheads=Overheads())
+    tokens = context * batch
+    return floors.costs(tokens, share * tokens).speedup(gamma, accepted)
 
 
 def row_of(

@@ -86,7 +86,7 @@ class ThroughputRow:
         What scores and selection add to a verification, as a share of its time without them.
     predicted_speedup : float, optional
         Against the baseline, if reading weights and cache were all that takes time, with the acceptance that was
-        measured: `vegas_spec.pacing.cost_model.memory_bound`.
+        measured: `vegas_spec.pacing.costs.CostModel` without overheads.
 
     """
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from vegas_bench.measure.decoding import Decoding
 from vegas_bench.results.intervals import bootstrap_mean
 from vegas_bench.results.results import TuningRow
+from vegas_bench.tune.extrapolation import DraftLine, expected_accepted
 from vegas_spec.config import VegasConfig
-from vegas_spec.pacing.cost_model import Costs, DraftLine, expected_accepted
+from vegas_spec.pacing.costs import Costs
 
 BUDGETS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15)
 GAMMAS = (2, 3, 4, 5, 6, 8, 10, 12)

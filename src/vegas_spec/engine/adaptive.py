@@ -1,12 +1,13 @@
-"""The online mode in this engine: its controller, and what an iteration tells it."""
+"""The online mode in this engine: its pacer, and what an iteration tells it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.engine.request import Request
-from vegas_spec.pacing.controller import AdaptiveController
+from vegas_spec.pacing.pacer import BUDGET_FACTORS, Pacer
+from vegas_spec.pacing.times import PhaseTimes
 
 
 class Adaptive:
@@ -20,8 +21,9 @@ class Adaptive:
     """
 
     def __init__(self, config: VegasConfig) -> None:
-        self._controller = AdaptiveController(config.num_speculative_tokens)
-        self._present = self._next = self._controller.choose([])
+        self._times = PhaseTimes(BUDGET_FACTORS)
+        self.pacer = Pacer(range(config.num_speculative_tokens + 1), self._times, BUDGET_FACTORS)
+        self._present = self._next = self.pacer.choose([])
 
     @property
     def gamma(self) -> int:
@@ -33,7 +35,7 @@ class Adaptive:
 
         The present verification selects for it.
         """
-        self._next = self._controller.choose([request.slot for request in batch])
+        self._next = self.pacer.choose(batch)
         return self._next.budget_factor
 
     def observe(
@@ -45,13 +47,11 @@ class Adaptive:
         rest_seconds: float,
     ) -> None:
         """Take note of the present iteration, and go on to the next."""
-        results: dict[Hashable, tuple[int, int]] = {
-            request.slot: (drafted, accepted)
-            for request, drafted, accepted in zip(batch, num_drafts, num_accepted, strict=True)
-        }
-        self._controller.observe(self._present, results, draft_seconds, rest_seconds)
+        self._times.take(self._present, max(num_drafts), draft_seconds, rest_seconds)
+        self.pacer.observe(self._present, dict(zip(batch, zip(num_drafts, num_accepted, strict=True), strict=True)))
         self._present = self._next
 
-    def forget(self, request: Request) -> None:
-        """Drop what is known of a request that has ended; another one takes its slot."""
-        self._controller.forget(request.slot)
+    def forget(self, requests: Sequence[Request]) -> None:
+        """Drop what is known of requests that have ended."""
+        for request in requests:
+            self.pacer.forget(request)

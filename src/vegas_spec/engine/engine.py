@@ -86,20 +86,23 @@ class Engine:
         if trace is not None and isinstance(backend, TorchBackend):
             backend.observer = trace.observer(cache, self.config)
         waiting, running, free = deque(requests), list[Request](), list(range(slots))
-        while waiting or running:
-            while waiting and free:
-                request = waiting.popleft()
-                request.slot = free.pop()
-                yield from self.prefill(backend, request)
-                running.append(request)
-            yield from self.iterate(backend, running)
-            for request in running:
-                if request.finished:
-                    backend.release(request.slot)
-                    if self._adaptive is not None:
-                        self._adaptive.forget(request)
-                    free.append(request.slot)
-            running = [request for request in running if not request.finished]
+        try:
+            while waiting or running:
+                while waiting and free:
+                    request = waiting.popleft()
+                    request.slot = free.pop()
+                    yield from self.prefill(backend, request)
+                    running.append(request)
+                yield from self.iterate(backend, running)
+                for request in running:
+                    if request.finished:
+                        backend.release(request.slot)
+                        free.append(request.slot)
+                running = [request for request in running if not request.finished]
+        finally:
+            # Closed, failed or done: what is known of a request must not outlive its run.
+            if self._adaptive is not None:
+                self._adaptive.forget(requests)
 
     @torch.inference_mode()
     def prefill(self, backend: Backend, request: Request) -> Iterator[Update]:

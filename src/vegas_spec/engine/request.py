@@ -35,7 +35,7 @@ class PrefilledPrompt:
             cache.write(layer.index, slot, 0, *self.entries.read(layer.index, 0, 0, len(self.token_ids) - 1))
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """State of one request; its committed tokens are ``token_ids``.
 

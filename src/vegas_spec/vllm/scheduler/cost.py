@@ -1,14 +1,36 @@
-"""What a step of this engine's model reads, by its shape."""
+"""What this engine's steps read, by its model's shape and its memory."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from vegas_spec.pacing.fall_back import Cost
-from vegas_spec.vllm.worker.memory import cache_itemsize
+from vegas_spec.config import VegasConfig
+from vegas_spec.pacing.costs import CostModel
+from vegas_spec.policies import policy_class
+from vegas_spec.vllm.start.options import vegas_config
+from vegas_spec.vllm.worker.memory import cache_itemsize, draft_kv_bytes, largest_budget
 
 
-def estimate_cost(vllm_config: Any) -> Cost:
+def budget_in_memory(vllm_config: Any) -> VegasConfig:
+    """The options, with ``kv_budget_max`` at what workers have room for in the longest context."""
+    config, model, requests = vegas_config(vllm_config), vllm_config.model_config, vllm_config.scheduler_config
+    layers, kv_heads = _full_layers(model.hf_text_config), model.get_num_kv_heads(vllm_config.parallel_config)
+    limits = requests.max_num_seqs, model.max_model_len, draft_kv_bytes()
+    most = largest_budget(config, layers, kv_heads, *limits) if layers else config.budget(model.max_model_len)
+    return dataclasses.replace(config, kv_budget_max=max(most, config.kv_budget_min))
+
+
+def drafted_share(vllm_config: Any) -> float:
+    """Share of the longest context that a draft step reads."""
+    config = vegas_config(vllm_config)
+    longest: int = vllm_config.model_config.max_model_len
+    if not policy_class(config.policy).selects:
+        return 1.0
+    return min(config.kv_budget, budget_in_memory(vllm_config).budget(longest) / longest)
+
+
+def estimate_cost(vllm_config: Any) -> CostModel:
     """Estimate from the model's shape; of a mixture of experts, the weights that a full batch touches."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     hf = model.hf_text_config
@@ -24,10 +46,13 @@ def estimate_cost(vllm_config: Any) -> Cost:
     per_layer = hidden * head_dim * 2 * (heads + kv_heads) + active * 3 * hidden * intermediate / ranks
     weights = layers * per_layer * _bytes_per_weight(model.quantization, itemsize)
     head = model.get_vocab_size() * hidden * itemsize / ranks
-    kinds = getattr(hf, "layer_types", None) or ["full_attention"] * layers
-    full = sum(kind == "full_attention" for kind in kinds)
-    per_token = full * kv_heads * head_dim * 2 * cache_itemsize(vllm_config)
-    return Cost(weights + head, per_token, layers)
+    per_token = _full_layers(hf) * kv_heads * head_dim * 2 * cache_itemsize(vllm_config)
+    return CostModel(weights + head, per_token, layers)
+
+
+def _full_layers(hf: Any) -> int:
+    kinds = getattr(hf, "layer_types", None) or ["full_attention"] * hf.num_hidden_layers
+    return sum(kind == "full_attention" for kind in kinds)
 
 
 def _intermediate_size(hf: Any, experts: bool) -> float:

@@ -7,8 +7,15 @@ from typing import Any
 from prometheus_client import REGISTRY, Counter, Gauge
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
-from vegas_spec.vllm.scheduler import drafting as scheduling
-from vegas_spec.vllm.start.options import vegas_config
+from vegas_spec.vllm.scheduler.cost import drafted_share
+from vegas_spec.vllm.scheduler.draft_scheduler import (
+    DRAFTING,
+    LENGTH,
+    STEPS_DRAFTING,
+    STEPS_PLAIN,
+    TO_DRAFTING,
+    TO_PLAIN,
+)
 
 PREFIX = "vegas:"
 
@@ -26,7 +33,7 @@ class VegasStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
         self.labels = {index: (model, str(index)) for index in engine_indexes}
         self.drafting = _gauge("drafting", "1 while the engine drafts, 0 while it decodes plainly.", labels)
         self.length = _gauge("num_speculative_tokens", "Drafts per request and step, at present.", labels)
-        budget = _gauge("kv_budget", "Share of the context that a draft step reads.", labels)
+        budget = _gauge("kv_budget", "Share of the longest context that a draft step reads.", labels)
         self.request_steps = Counter(
             f"{PREFIX}request_steps",
             "Steps of decoding requests, by whether the request drafted in it.",
@@ -36,7 +43,7 @@ class VegasStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
             f"{PREFIX}drafting_changes", "How often an engine gave drafting up, or took it up again.", [*labels, "to"]
         )
         for values in self.labels.values():
-            budget.labels(*values).set(vegas_config(vllm_config).kv_budget)
+            budget.labels(*values).set(drafted_share(vllm_config))
             # Series that exist from the start: a rate over the first change is none without the zero before it.
             for drafting in ("true", "false"):
                 self.request_steps.labels(*values, drafting)
@@ -51,12 +58,12 @@ class VegasStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
         if not counts:
             return
         values = self.labels[engine_idx]
-        self.drafting.labels(*values).set(counts[scheduling.DRAFTING])
-        self.length.labels(*values).set(counts[scheduling.LENGTH])
-        self.request_steps.labels(*values, "true").inc(counts.get(scheduling.STEPS_DRAFTING, 0))
-        self.request_steps.labels(*values, "false").inc(counts.get(scheduling.STEPS_PLAIN, 0))
-        self.changes.labels(*values, "drafting").inc(counts.get(scheduling.TO_DRAFTING, 0))
-        self.changes.labels(*values, "plain").inc(counts.get(scheduling.TO_PLAIN, 0))
+        self.drafting.labels(*values).set(counts[DRAFTING])
+        self.length.labels(*values).set(counts[LENGTH])
+        self.request_steps.labels(*values, "true").inc(counts.get(STEPS_DRAFTING, 0))
+        self.request_steps.labels(*values, "false").inc(counts.get(STEPS_PLAIN, 0))
+        self.changes.labels(*values, "drafting").inc(counts.get(TO_DRAFTING, 0))
+        self.changes.labels(*values, "plain").inc(counts.get(TO_PLAIN, 0))
 
     def log_engine_initialized(self) -> None:
         """Nothing to log: the speculator says what is on."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vegas_spec.config import ConfigError
-from vegas_spec.vllm.scheduler.drafting import Drafting, wants_drafts
+from vegas_spec.vllm.scheduler.draft_scheduler import DraftScheduler, wants_drafts
 from vegas_spec.vllm.start import options
 
 
@@ -15,9 +15,9 @@ def schedule(original: Callable[..., Any]) -> Callable[..., Any]:
     """Drop the drafts of requests that want none."""
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.drop_drafts(self.running)
+        ours = DraftScheduler.of(self)
+        if ours is not None:
+            ours.drop_drafts(self.running)
         return original(self, *args, **kwargs)
 
     return wrapped
@@ -27,21 +27,21 @@ def update_after_schedule(original: Callable[..., Any]) -> Callable[..., Any]:
     """Ask for as many drafts as gain, and for none where nobody wants them."""
 
     def wrapped(self: Any, scheduler_output: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.decide(self, scheduler_output)
+        ours = DraftScheduler.of(self)
+        if ours is not None:
+            ours.decide(self, scheduler_output)
         return original(self, scheduler_output)
 
     return wrapped
 
 
 def spec_decoding_stats(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the rule see what was accepted."""
+    """Let the pacer see what was accepted."""
 
     def wrapped(self: Any, stats: Any, **kwargs: Any) -> Any:
-        drafting = Drafting.of(self)
-        if drafting is not None:
-            drafting.observe(kwargs["request_id"], kwargs["num_draft_tokens"], kwargs["num_accepted_tokens"])
+        ours = DraftScheduler.of(self)
+        if ours is not None:
+            ours.observe(kwargs["request_id"], kwargs["num_draft_tokens"], kwargs["num_accepted_tokens"])
         return original(self, stats, **kwargs)
 
     return wrapped
@@ -56,9 +56,9 @@ def make_stats(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         stats = original(self, *args, **kwargs)
-        drafting = Drafting.of(self)
-        if stats is not None and drafting is not None:
-            stats.running_lora_adapters = drafting.take_counts()
+        ours = DraftScheduler.of(self)
+        if stats is not None and ours is not None:
+            stats.running_lora_adapters = ours.take_counts()
         return stats
 
     return wrapped

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from vegas_spec.config import VegasConfig
-from vegas_spec.pacing.fall_back import FallBack
+from vegas_spec.pacing.step_pacer import StepPacer
 from vegas_spec.policies import policy_class
 from vegas_spec.vllm.start import hooks
 from vegas_spec.vllm.worker.draft_kv import DraftKV
@@ -60,18 +59,9 @@ def announce(
     _logger().info("%s", describe(config, draft_kv, selecting, layers, graphs, logits_bytes))
 
 
-def announce_fall_back(rule: FallBack, max_num_seqs: int) -> None:
-    """Log from which context on drafting is expected to gain."""
-    single, full = (rule.shortest_gaining_context(batch) for batch in (1, max_num_seqs))
-    _logger().info(
-        "vegas drafts where it gains: expected from %s tokens of context for one request, from %s each for %d; "
-        'set "fall_back": false to draft always',
-        single,
-        full,
-        max_num_seqs,
-    )
-
-
-def announce_online(lengths: Sequence[int]) -> None:
-    """Log among which lengths of draft the scheduler chooses."""
-    _logger().info("vegas adapts: %s drafts per step, by what is accepted and what steps take", lengths)
+def announce_pacing(pacer: StepPacer, max_num_seqs: int) -> None:
+    """Log among which numbers of drafts the scheduler chooses, and from which context on some are expected to gain."""
+    single, full = (pacer.shortest_gaining_context(batch) for batch in (1, max_num_seqs))
+    where = f"expected to gain from {single} tokens of context for one request, from {full} each for {max_num_seqs}"
+    off = '; set "fall_back": false to draft always' if 0 in pacer.gammas else ""
+    _logger().info("vegas drafts what gains, of %s tokens per step: %s%s", pacer.gammas, where, off)

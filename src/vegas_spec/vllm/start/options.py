@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vegas_spec.config import ConfigError, VegasConfig, invalid, policy_paths, reject_unknown
-from vegas_spec.pacing import online
+from vegas_spec.pacing.step_pacer import adaptive_gammas
 from vegas_spec.policies import policy_class
 from vegas_spec.policies.vegas import VegasPolicy
 
@@ -206,6 +206,11 @@ def falls_back(vllm_config: Any) -> bool:
     return bool(vllm_config.additional_config[ADDITIONAL_CONFIG_KEY][FALL_BACK])
 
 
+def is_paced(vllm_config: Any) -> bool:
+    """Whether our scheduler decides how many tokens are drafted; else the number or a schedule is fixed."""
+    return LENGTHS in vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
+
+
 def draft_lengths(vllm_config: Any) -> list[int]:
     """How many drafts may follow a step, ascending: what graphs are captured for."""
     ours = vllm_config.additional_config[ADDITIONAL_CONFIG_KEY]
@@ -228,7 +233,7 @@ def arrange_lengths(vllm_config: Any) -> None:
     """Settle among which lengths of draft our scheduler decides, if it is to decide.
 
     With a schedule by batch size vLLM expects lengths to change; the one made here names the most only, since
-    `scheduling.Drafting` decides. A schedule of the user's stays as it is and decides alone. Ranks of data parallelism
+    `DraftScheduler` decides. A schedule of the user's stays as it is and decides alone. Ranks of data parallelism
     must agree on the length, so they always draft; and so does policy dense, which can never gain.
     """
     speculative, most = vllm_config.speculative_config, vllm_config.scheduler_config.max_num_seqs
@@ -243,5 +248,5 @@ def arrange_lengths(vllm_config: Any) -> None:
     ):
         ours[FALL_BACK] = False
     elif config.adaptive or ours[FALL_BACK]:
-        ours[LENGTHS] = online.draft_lengths(gamma, ours[FALL_BACK]) if config.adaptive else [0, gamma]
+        ours[LENGTHS] = adaptive_gammas(gamma, ours[FALL_BACK]) if config.adaptive else [0, gamma]
         speculative.num_speculative_tokens_per_batch_size = [(1, most, gamma)]

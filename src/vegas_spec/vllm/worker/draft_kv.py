@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.vllm.worker.memory import draft_lists, largest_budget, tail_length
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,6 @@ class DraftKV(ABC):
         Policy, budget, score, rows, granularity.
     sizes : Sizes
         What for.
-    lists, groups : int
-        Sets of positions that a step chooses: over all layers, and per layer.
     beyond : int
         Entries that a request's draft may read beyond its budget.
 
@@ -119,14 +118,11 @@ class DraftKV(ABC):
 
     prefix_lens: Tensor
 
-    def __init__(self, config: VegasConfig, sizes: Sizes, *, lists: int, groups: int, beyond: int = 0) -> None:
+    def __init__(self, config: VegasConfig, sizes: Sizes, *, beyond: int = 0) -> None:
         self.config, self.sizes = config, sizes
-        self.tail = 2 * config.num_speculative_tokens
-        width = config.budget(sizes.max_model_len) + self.tail
-        if sizes.max_bytes is not None:
-            fitting = sizes.max_bytes // (lists * sizes.max_requests * groups * 4)
-            width = max(min(width, fitting), min(config.kv_budget_min, sizes.max_model_len) + self.tail)
-        self.most = width - self.tail
+        self.tail = tail_length(config)
+        heads = sizes.num_layers, sizes.num_kv_heads
+        self.most = largest_budget(config, *heads, sizes.max_requests, sizes.max_model_len, sizes.max_bytes)
         self.workspace = SparseWorkspace.allocate(
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,
@@ -135,7 +131,8 @@ class DraftKV(ABC):
             device=sizes.device,
         )
         self.counts = torch.zeros(sizes.max_requests, dtype=torch.int32, device=sizes.device)
-        self.slots = self.counts.new_zeros((lists, sizes.max_requests, groups, width + beyond))
+        lists, groups = draft_lists(config, *heads)
+        self.slots = self.counts.new_zeros((lists, sizes.max_requests, groups, self.most + self.tail + beyond))
         self.unscored: dict[tuple[int, ...], tuple[ScoredRows, int]] = {}
         """Rows and block size of the last step, if it was not scored, by the layers that it concerns."""
 
@@ -249,8 +246,7 @@ class ScoredKV(DraftKV):
     """
 
     def __init__(self, config: VegasConfig, sizes: Sizes) -> None:
-        groups = sizes.num_kv_heads if config.granularity == "kv_head" else 1
-        super().__init__(config, sizes, lists=sizes.num_layers, groups=groups)
+        super().__init__(config, sizes)
         self.plan = VerifyPlan.allocate(
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,

@@ -82,18 +82,11 @@ class PolicyKV(DraftKV):
         over_ranks: Callable[[Tensor], Tensor],
     ) -> None:
         self.policy, self.dtype, self.over_ranks = policy, dtype, over_ranks
-        # A step's own lists serve one layer after the other; one list for all may be needed per block table.
-        shared = policy.per_step or policy.sets == "model"
-        super().__init__(
-            config,
-            sizes,
-            lists=1 if shared else sizes.num_layers,
-            groups=sizes.num_kv_heads if policy.sets == "kv_head" else 1,
-            beyond=policy.most_entries(config.budget(sizes.max_model_len)) - config.budget(sizes.max_model_len),
-        )
+        budget = config.budget(sizes.max_model_len)
+        super().__init__(config, sizes, beyond=policy.most_entries(budget) - budget)
         self.prefix_lens = torch.zeros_like(self.counts)
         self.width = self.slots.shape[-1] - self.tail
-        self.list_of = [0 if shared else layer for layer in range(sizes.num_layers)]
+        self.list_of = [min(layer, len(self.slots) - 1) for layer in range(sizes.num_layers)]
         """Which of the lists a layer reads."""
         rows = max_tokens if policy.keeps_queries else 0
         self.queries = torch.zeros(rows, sizes.num_heads, sizes.head_dim, dtype=dtype, device=sizes.device)

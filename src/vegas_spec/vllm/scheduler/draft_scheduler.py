@@ -7,9 +7,8 @@ from collections import Counter
 from typing import Any
 
 from vegas_spec.config import ConfigError, invalid
-from vegas_spec.pacing.fall_back import FallBack
-from vegas_spec.pacing.online import Online
-from vegas_spec.vllm.scheduler.cost import estimate_cost
+from vegas_spec.pacing.step_pacer import StepPacer
+from vegas_spec.vllm.scheduler.cost import budget_in_memory, estimate_cost
 from vegas_spec.vllm.start import banner, options
 
 clock = time.perf_counter
@@ -18,7 +17,7 @@ clock = time.perf_counter
 REQUEST_KEY = "vegas"
 """Of ``SamplingParams.extra_args``, ``vllm_xargs`` in a request to the server: false for a request without drafts."""
 
-# Counts, as `Drafting.take_counts` names them.
+# Counts, as `DraftScheduler.take_counts` names them.
 DRAFTING, LENGTH = "drafting", "num_speculative_tokens"
 STEPS_DRAFTING, STEPS_PLAIN = "request_steps_drafting", "request_steps_plain"
 TO_DRAFTING, TO_PLAIN = "changes_to_drafting", "changes_to_plain"
@@ -50,8 +49,8 @@ def _unclear(said: object) -> ConfigError:
     return invalid(f"{REQUEST_KEY!r} in extra_args (vllm_xargs in a request to the server)", "true or false", said)
 
 
-class Drafting:
-    """One scheduler's decisions.
+class DraftScheduler:
+    """One scheduler's decisions about drafting.
 
     A request that opted out keeps its place in the batch, and the draft loop, whose steps run for a whole batch, runs
     its row along; but its drafts are dropped before they are scheduled, so that it never verifies more than its one
@@ -62,28 +61,23 @@ class Drafting:
         self.gamma = vllm_config.num_speculative_tokens
         self.alone = vllm_config.parallel_config.data_parallel_size == 1
         """Whether no other rank has to draft as many."""
-        self.rule: FallBack | None = None
-        self.online: Online | None = None
-        """In the place of the rule, where the engine adapts."""
         self.length = self.gamma
         """Drafts per request that the latest step with decoding requests asked for."""
         self.counts: Counter[str] = Counter()
-        config = options.vegas_config(vllm_config)
-        if config.adaptive:
-            lengths = options.draft_lengths(vllm_config)
-            self.online = Online(config, estimate_cost(vllm_config), lengths)
-            banner.announce_online(lengths)
-        elif options.falls_back(vllm_config):
-            self.rule = FallBack(config, estimate_cost(vllm_config))
-            banner.announce_fall_back(self.rule, vllm_config.scheduler_config.max_num_seqs)
+        self.pacer: StepPacer | None = None
+        """None where the number of drafts is fixed, or a schedule of the user's decides."""
+        if options.is_paced(vllm_config):
+            config, gammas = budget_in_memory(vllm_config), options.draft_lengths(vllm_config)
+            self.pacer = StepPacer(config, estimate_cost(vllm_config), gammas)
+            banner.announce_pacing(self.pacer, vllm_config.scheduler_config.max_num_seqs)
 
     @staticmethod
-    def of(scheduler: Any) -> Drafting | None:
+    def of(scheduler: Any) -> DraftScheduler | None:
         """The scheduler's own, made when first asked for; None for schedulers of other engines."""
-        if not hasattr(scheduler, "_vegas_drafting"):
+        if not hasattr(scheduler, "_vegas"):
             config = scheduler.vllm_config
-            scheduler._vegas_drafting = Drafting(config) if options.is_vegas(config) else None
-        found: Drafting | None = scheduler._vegas_drafting
+            scheduler._vegas = DraftScheduler(config) if options.is_vegas(config) else None
+        found: DraftScheduler | None = scheduler._vegas
         return found
 
     def drop_drafts(self, running: list[Any]) -> None:
@@ -104,18 +98,13 @@ class Drafting:
                 contexts.append(computed + scheduled)
                 if wants_drafts(request.sampling_params):
                     drafting.append(request_id)
-        if contexts and not drafting and self.alone:
-            scheduler_output.num_spec_tokens_to_schedule = 0
-        elif self.online is not None:
-            length = self.online.decide(contexts, drafting, prompts, clock())
-            scheduler_output.num_spec_tokens_to_schedule = length
-        elif self.rule is not None:
-            drafts = self.rule.decide(contexts, len(drafting))
-            scheduler_output.num_spec_tokens_to_schedule = self.gamma if drafts else 0
-        if self.online is not None:
+        if self.pacer is not None:
+            scheduler_output.num_spec_tokens_to_schedule = self.pacer.decide(contexts, drafting, prompts, clock())
             # After the decision, which takes in what their last verifications said of the text.
             for request_id in scheduler_output.finished_req_ids:
-                self.online.forget(request_id)
+                self.pacer.forget(request_id)
+        if contexts and not drafting and self.alone:
+            scheduler_output.num_spec_tokens_to_schedule = 0
         if contexts:
             self.count(scheduler_output.num_spec_tokens_to_schedule, len(drafting), len(contexts))
 
@@ -130,10 +119,8 @@ class Drafting:
 
     def observe(self, request_id: str, drafted: int, accepted: int) -> None:
         """Take note of one request's verification."""
-        if self.online is not None:
-            self.online.observe(request_id, drafted, accepted)
-        elif self.rule is not None:
-            self.rule.observe(accepted)
+        if self.pacer is not None:
+            self.pacer.observe(request_id, drafted, accepted)
 
     def take_counts(self) -> dict[str, int]:
         """What was counted since the last time, and how it stands."""

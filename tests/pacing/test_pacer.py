@@ -1,16 +1,19 @@
-"""The online controller on simulated decoders: never far behind the best fixed setting, ahead where texts change."""
+"""The pacer on simulated decoders that time their phases: never far behind the best fixed setting, ahead where texts
+change."""
 
 from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
-from vegas_spec.pacing.controller import BUDGET_FACTORS, AdaptiveController, Choice
-from vegas_spec.pacing.running_means import AcceptanceRate, DecayedLine, DecayedMean
+from vegas_spec.pacing.pacer import BUDGET_FACTORS, Pacer
+from vegas_spec.pacing.rates import AcceptanceRates, DecayedMean
+from vegas_spec.pacing.times import Choice, Line, PhaseTimes
 
 MAX_GAMMA = 12
 Text = Callable[[int], float]
@@ -25,6 +28,19 @@ class Machine:
     draft: float
     budget: float
     per_row: float = 0.0
+
+
+class TimedPacer:
+    """A pacer, and the times that it chooses by."""
+
+    def __init__(self, max_gamma: int = MAX_GAMMA, factors: Sequence[float] = BUDGET_FACTORS) -> None:
+        self.times = PhaseTimes(factors)
+        self.pacer = Pacer(range(max_gamma + 1), self.times, factors)
+        self.choose = self.pacer.choose
+
+    def observe(self, choice: Choice, results: dict[Hashable, tuple[int, int]], draft: float, rest: float) -> None:
+        self.times.take(choice, choice.gamma, draft, rest)
+        self.pacer.observe(choice, results)
 
 
 def steady(rate: float) -> Text:
@@ -45,17 +61,17 @@ class Run:
         self.places = [0] * len(texts)
         self.seconds = 0.0
 
-    def speed(self, tokens: int, controller: AdaptiveController | None = None, fixed: Choice | None = None) -> float:
+    def speed(self, tokens: int, paced: TimedPacer | None = None, fixed: Choice | None = None) -> float:
         while min(self.places) < tokens:
-            choice = fixed or controller.choose(range(len(self.texts)))  # type: ignore[union-attr]
+            choice = fixed or paced.choose(range(len(self.texts)))  # type: ignore[union-attr]
             results, draft, rest = self._iterate(choice)
             self.seconds += draft + rest
-            if controller is not None:
-                controller.observe(choice, results, draft, rest)
+            if paced is not None:
+                paced.observe(choice, results, draft, rest)
         return sum(self.places) / self.seconds
 
-    def _iterate(self, choice: Choice) -> tuple[dict[int, tuple[int, int]], float, float]:
-        results = {}
+    def _iterate(self, choice: Choice) -> tuple[dict[Hashable, tuple[int, int]], float, float]:
+        results: dict[Hashable, tuple[int, int]] = {}
         for request, text in enumerate(self.texts):
             # Drafting over less of the cache is accepted less.
             rate = text(self.places[request]) * (1 - self.harm * (1 / choice.budget_factor - 1))
@@ -72,9 +88,7 @@ class Run:
 
 def adaptive_speed(machine: Machine, texts: Sequence[Text], harm: float, tokens: int) -> float:
     """Mean of two runs."""
-    runs = [
-        Run(machine, texts, harm, seed).speed(tokens, controller=AdaptiveController(MAX_GAMMA)) for seed in (10, 20)
-    ]
+    runs = [Run(machine, texts, harm, seed).speed(tokens, paced=TimedPacer()) for seed in (10, 20)]
     return sum(runs) / len(runs)
 
 
@@ -110,7 +124,9 @@ def test_never_far_behind_the_best_fixed_setting(machine: str, text: str) -> Non
     rates, harm = STEADY[text], 0.03
     best = max(expected_speed(MACHINES[machine], rates, harm, choice) for choice in CHOICES)
     texts = [steady(rate) for rate in rates]
-    assert adaptive_speed(MACHINES[machine], texts, harm, 8000 // len(texts)) >= 0.97 * best
+    # Where drafting hardly gains, an iteration brings a token and the best is found soon.
+    tokens = 3000 if text == "low" or machine == "hopeless" else 8000
+    assert adaptive_speed(MACHINES[machine], texts, harm, tokens // len(texts)) >= 0.97 * best
 
 
 @pytest.mark.parametrize(("machine", "requests", "gain"), [("long", 1, 1.03), ("long", 4, 1.03), ("hopeless", 1, 0.97)])
@@ -122,41 +138,41 @@ def test_ahead_of_the_best_fixed_setting_where_texts_change(machine: str, reques
 
 def test_a_batch_whose_requests_change() -> None:
     """Easy and hard requests one after the other, as a server sees them; each is judged by itself."""
-    controller = AdaptiveController(MAX_GAMMA, [1.0])
+    paced = TimedPacer(MAX_GAMMA, [1.0])
     chosen: dict[float, list[int]] = {0.97: [], 0.2: []}
     luck = random.Random(0)
     for request in range(40):
         rate = (0.97, 0.2)[request % 2]
         for _ in range(60):
-            choice = controller.choose([request])
+            choice = paced.choose([request])
             accepted = 0
             while accepted < choice.gamma and luck.random() < rate:
                 accepted += 1
-            controller.observe(choice, {request: (choice.gamma, accepted)}, 0.2 * choice.gamma, 1.0)
+            paced.observe(choice, {request: (choice.gamma, accepted)}, 0.2 * choice.gamma, 1.0)
             chosen[rate].append(choice.gamma)
-        controller.forget(request)
+        paced.pacer.forget(request)
     assert sum(chosen[0.97]) / len(chosen[0.97]) > 6
     assert sum(chosen[0.2]) / len(chosen[0.2]) < 2
 
 
 def test_it_starts_over_where_drafting_gains_again() -> None:
-    controller = AdaptiveController(MAX_GAMMA)
+    paced = TimedPacer()
     run = Run(Machine(1.0, 0.45, 0.05), [lambda place: 0.05 if place < 3000 else 0.98], 0.0, 0)
-    run.speed(3000, controller=controller)
+    run.speed(3000, paced=paced)
     assert run.seconds < 1.06 * 3000
     before = run.seconds
-    run.speed(6000, controller=controller)
+    run.speed(6000, paced=paced)
     assert (run.places[0] - 3000) / (run.seconds - before) > 1.4  # of 1.6 with the best fixed setting
 
 
 def test_a_single_draft_at_most_and_no_requests() -> None:
-    controller = AdaptiveController(1, [1.0])
+    paced = TimedPacer(1, [1.0])
     for _ in range(30):
-        choice = controller.choose(["a"])
+        choice = paced.choose(["a"])
         assert choice.gamma in (0, 1)
-        controller.observe(choice, {"a": (choice.gamma, choice.gamma)}, 0.1 * choice.gamma, 1.0)
+        paced.observe(choice, {"a": (choice.gamma, choice.gamma)}, 0.1 * choice.gamma, 1.0)
     assert choice.gamma == 1
-    assert controller.choose([]).gamma in (0, 1)
+    assert paced.choose([]).gamma in (0, 1)
 
 
 # --- means ----------------------------------------------------------------------------------------------------------
@@ -165,21 +181,22 @@ def test_a_single_draft_at_most_and_no_requests() -> None:
 def test_an_acceptance_rate_tells_a_turn_from_chance() -> None:
     luck = random.Random(3)
 
-    def follow(rate: AcceptanceRate, chance: float, iterations: int) -> float:
+    rates = AcceptanceRates()
+
+    def follow(chance: float, iterations: int) -> float:
         for _ in range(iterations):
             accepted = 0
             while accepted < 4 and luck.random() < chance:
                 accepted += 1
-            rate.observe(4, accepted)
-        return rate.value
+            rates.observe(["a"], np.array([accepted]), np.array([min(4, accepted + 1)]))
+        return float(rates.of(["a"])[0])
 
-    rate = AcceptanceRate()
-    assert follow(rate, 0.9, 100) == pytest.approx(0.9, abs=0.04)
-    assert follow(rate, 0.3, 25) == pytest.approx(0.3, abs=0.15)
-    before = follow(rate, 0.3, 200)
+    assert follow(0.9, 100) == pytest.approx(0.9, abs=0.04)
+    assert follow(0.3, 25) == pytest.approx(0.3, abs=0.15)
+    before = follow(0.3, 200)
     assert before == pytest.approx(0.3, abs=0.06)
-    rate.observe(0, 0)
-    assert rate.value == before
+    rates.observe(["a"], np.zeros(1), np.zeros(1))
+    assert rates.of(["a"])[0] == before
 
 
 def test_means_and_lines_follow_their_latest_points() -> None:
@@ -187,13 +204,13 @@ def test_means_and_lines_follow_their_latest_points() -> None:
     for value in [1.0] * 50 + [2.0] * 50:
         mean.add(value)
     assert mean.mean == pytest.approx(2.0, abs=0.02)
-    mean.add_clipped(1000.0)  # a hiccup
+    mean.add(1000.0)  # a hiccup
     assert mean.mean < 3
-    line = DecayedLine()
+    line = Line()
     numbers = random.Random(0)
     for _ in range(200):
         x = numbers.randrange(8)
         line.add(x, 3 + 0.5 * x)
     assert [line.at(x) for x in (0, 4, 8)] == pytest.approx([3, 5, 7], abs=0.1)
-    flat = functools.reduce(lambda found, x: (found.add(x, 5 - x), found)[1], [0.0, 1.0, 2.0] * 9, DecayedLine())
+    flat = functools.reduce(lambda found, x: (found.add(x, 5 - x), found)[1], [0.0, 1.0, 2.0] * 9, Line())
     assert flat.at(0) == flat.at(2)  # more rows are not faster
