@@ -1,4 +1,4 @@
-"""Tables of the documentation: each is what the stored results say."""
+"""Tables and plots of the documentation: each is what the stored results say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vegas_bench.report.figures import FIGURES, filled, main
+from vegas_bench.report.figures import FIGURES, PICTURES, filled, labels, main, picture
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -24,7 +24,14 @@ def test_the_documentation_says_what_is_stored(document: Path):
 
 def test_every_table_stands_somewhere():
     shown = re.findall(r"<!-- figures: (\S+) -->", "".join(each.read_text(encoding="utf-8") for each in DOCUMENTS))
-    assert sorted(shown) == sorted(FIGURES)
+    assert set(shown) == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_pictures_say_what_is_stored(name: str):
+    said = labels((ROOT / "docs" / "images" / name).read_text(encoding="utf-8"))
+    assert len(said) > 10
+    assert said == labels(picture(name, RESULTS)), "run: python -m vegas_bench.report.figures"
 
 
 def test_it_writes_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -45,5 +52,6 @@ def test_it_writes_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert text.endswith("\nafter\n")
     assert "9.99" not in text
     assert "1.13 times as fast (0.92 to 1.25 in 3 pairs)" in text
+    assert {path.name for path in (tmp_path / "docs" / "images").iterdir()} == set(PICTURES)
     monkeypatch.setattr(sys, "argv", ["figures", "--check"])
     main()

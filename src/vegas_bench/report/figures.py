@@ -1,20 +1,24 @@
-"""Tables of the documentation, from stored results: ``python -m vegas_bench.report.figures`` in a checkout.
+"""Tables and plots of the documentation, from stored results: ``python -m vegas_bench.report.figures`` in a checkout.
 
 A table stands in a Markdown file between ``<!-- figures: NAME -->`` and ``<!-- end -->``. What is there is replaced by
-what `FIGURES` makes of the files in ``benchmarks/results``; the sentences around it are written by hand.
+what `FIGURES` makes of the files in ``benchmarks/results``; the sentences around it are written by hand. `PICTURES` are
+plots of a result's report, written to ``docs/images``.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from vegas_bench import claims
 from vegas_bench.report.loading import load_sources
+from vegas_bench.report.page import make_report
 from vegas_bench.results.results import ThroughputRow, load, read_json
 from vegas_bench.results.summary import BASELINE, REFERENCE, Point, summarise
 from vegas_bench.results.wording import tokens_text
@@ -60,7 +64,7 @@ def throughput(results: Path) -> str:
     }
     lines = []
     for file, (model, text) in files.items():
-        name = f"[{model}](benchmarks/results/{file}), {text}"
+        name = f"{model}, {text}"
         for row, plain in _pairs(results / file):
             if row.accepted_per_iteration is not None or model.endswith("shapes"):
                 *speeds, ratio = _speeds(row, plain)
@@ -201,23 +205,55 @@ FIGURES: dict[str, Callable[[Path], str]] = {
     "claims": lambda results: claims.markdown(load_sources(sorted(results.glob("*.json")))[0]),
 }
 
+PICTURES = {
+    "acceptance.svg": ("acceptance_h200.json", "acceptance-acceptance"),
+    "acceptance-0.5b.svg": ("acceptance_0.5b_cpu.json", "acceptance-acceptance"),
+    "acceptance-kinds.svg": ("acceptance_0.5b_cpu.json", "acceptance-kinds"),
+    "kernels-verify.svg": ("ops.json", "kernels-verify"),
+    "kernels-sparse.svg": ("ops.json", "kernels-sparse-5"),
+}
+"""The stored result behind each picture, and the plot's name in its report."""
+
 
 def filled(text: str, results: Path) -> str:
     """Give a document with the tables that these results make."""
     return _BLOCK.sub(lambda block: f"{block[1]}\n{FIGURES[block[2]](results).rstrip()}\n\n{block[3]}", text)
 
 
+@functools.cache
+def _plots(file: Path) -> dict[str, str]:
+    """Every plot of a result's report, as SVG."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = make_report(load_sources([file])[0]).save_plots(Path(folder))
+        return {path.stem: path.read_text(encoding="utf-8") for path in written if path.suffix == ".svg"}
+
+
+def picture(name: str, results: Path) -> str:
+    """Draw one of `PICTURES`, as SVG."""
+    file, plot = PICTURES[name]
+    return _plots(results / file)[plot]
+
+
+def labels(svg: str) -> list[str]:
+    """Give all that a picture says, in order. What else is in it differs from one matplotlib to the next."""
+    return re.findall(r"<text[^>]*>([^<]*)<", svg)
+
+
 def main() -> None:
-    """Write the tables of the checkout that this is run in, or check them."""
+    """Write the tables and plots of the checkout that this is run in, or check them."""
     parser = argparse.ArgumentParser(prog="python -m vegas_bench.report.figures", description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table is not what the files say")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is not what the files say")
     check = parser.parse_args().check
-    for document in (Path("README.md"), *sorted(Path("docs").glob("*.md"))):
-        text = document.read_text(encoding="utf-8")
-        new = filled(text, Path("benchmarks/results"))
-        if check and new != text:
-            sys.exit(f"{document} is not what the results say; run: python -m vegas_bench.report.figures")
-        document.write_text(new, encoding="utf-8")
+    results, images = Path("benchmarks/results"), Path("docs/images")
+    documents = (Path("README.md"), *Path("docs").glob("*.md"))
+    made = {file: filled(file.read_text(encoding="utf-8"), results) for file in documents}
+    made |= {images / name: picture(name, results) for name in PICTURES}
+    for file, new in made.items():
+        if not check:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(new, encoding="utf-8")
+        elif (labels(new) or new) != (labels(old := file.read_text(encoding="utf-8")) or old):
+            sys.exit(f"{file} is not what the results say; run: python -m vegas_bench.report.figures")
 
 
 if __name__ == "__main__":
