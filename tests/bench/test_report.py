@@ -34,6 +34,7 @@ FIGURES = {
     "acceptance_sweeps_0.5b_cpu.json": ["4.23 of 6", 'id="plot-acceptance-pareto"'],
     "acceptance_yarn_1.5b_cpu.json": ["5.30 of 6", "5.0 %", "2.44 to 2.44"],
     "ops.json": ["Qwen3-8B 16 x 32K", ">426496<", ">98</text>", ">62</text>", 'id="plot-kernels-sparse-7"'],
+    "throughput_1.5b.json": ["2.09\u00d7", "0.75\u00d7", ">8723.4<", ">3.447<"],
     "vllm_decode_1.5b.json": ["2.01\u00d7", "0.61\u00d7", ">8616.0<", "8602.8 to 8629.3", ">3.431<", ">24.3</text>"],
     "vllm_decode_8b.json": ["2.05\u00d7", "1.21\u00d7", ">1459.3<", ">2.547<", ">4.69<", ">61.8</text>"],
 }  # fmt: skip
@@ -273,11 +274,13 @@ def test_a_policy_from_elsewhere_has_its_own_colour_and_mark():
 def test_other_json_is_named_and_left_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     other = tmp_path / "other.json"
     other.write_text('{"hardware": "x"}')
-    files = [str(folder / "tuning.json"), str(other), str(folder / "tuning.json")]
+    soak = tmp_path / "soak.json"
+    soak.write_text('{"schema": "vegas-soak", "version": 1}')
+    files = [str(folder / "tuning.json"), str(other), str(folder / "tuning.json"), str(soak)]
     assert run(app, ["report", *files, "-o", str(tmp_path / "r.html"), "--json"]) == 0
     output = capsys.readouterr()
     summary = json.loads(output.out)
-    assert summary["left_out"] == [str(other)]
+    assert summary["left_out"] == [str(other), str(soak)]
     assert summary["sections"] == ["tuning", "raw", "environment", "commands"]
     assert "other.json is no result" in output.err
 

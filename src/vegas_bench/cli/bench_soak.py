@@ -11,6 +11,7 @@ from rich.console import Console
 
 from vegas_bench.cli import runs
 from vegas_bench.cli.in_vllm import IN_VLLM, InVllm, encoder_of, prompts_for
+from vegas_bench.results.results import SOAK_SCHEMA
 from vegas_bench.results.wording import count_text
 from vegas_spec.cli import flags
 from vegas_spec.cli.errors import UsageError
@@ -91,7 +92,7 @@ def soak(
     settings |= {"seconds": seconds, "rate": rate, "max_tokens": max_tokens, "max_num_seqs": max_num_seqs}
     settings |= {"min_prompt_tokens": min_prompt_tokens, "max_prompt_tokens": max_prompt_tokens}
     settings |= {"engine_args": in_vllm.arguments, "dtype": loading.dtype}
-    result = {"schema": "vegas-soak", "version": 1, "model": Path(model).name, "command": about.pop("command")}
+    result = {"schema": SOAK_SCHEMA, "version": 1, "model": Path(model).name, "command": about.pop("command")}
     result |= {"environment": about, "settings": settings, "failure": failure(measured), **measured}
     runs.store_json(result, storing.out, console)
     typer.echo(json.dumps(result) if as_json else describe(result))

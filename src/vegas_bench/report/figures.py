@@ -32,10 +32,14 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def _pairs(file: Path) -> list[tuple[ThroughputRow, ThroughputRow]]:
-    """The reference's rows, each with plain decoding's of the same shape."""
+    """Rows of the reference, whatever its options, each with plain decoding's of the same shape."""
     rows: list[ThroughputRow] = load(file).rows
     plain = {(row.context, row.batch, row.temperature): row for row in rows if row.policy == BASELINE}
-    return [(row, plain[row.context, row.batch, row.temperature]) for row in rows if row.policy == REFERENCE]
+    return [(row, plain[row.context, row.batch, row.temperature]) for row in rows if _is_reference(row.policy)]
+
+
+def _is_reference(policy: str) -> bool:
+    return policy.partition(":")[0] == REFERENCE
 
 
 def _speeds(row: ThroughputRow, plain: ThroughputRow) -> list[str]:
@@ -59,7 +63,7 @@ def _phases(row: ThroughputRow) -> list[str]:
 def throughput(results: Path) -> str:
     """Both models; the real one where it drafts."""
     files = {
-        "vllm_decode_1.5b.json": ("Qwen2.5-Coder-1.5B", "source and long documents"),
+        "throughput_1.5b.json": ("Qwen2.5-Coder-1.5B", "source and long documents"),
         "vllm_decode_8b.json": ("Qwen3-8B shapes", "random weights, acceptance imposed"),
     }
     lines = []
@@ -77,7 +81,7 @@ def throughput(results: Path) -> str:
 def vllm_model(results: Path) -> str:
     """The real model where it drafts, by temperature."""
     columns = ["temperature", "stock", "Vegas", "speed-up", "accepted of 6", "an iteration", "its six draft steps"]
-    pairs = [pair for pair in _pairs(results / "vllm_decode_1.5b.json") if pair[0].milliseconds]
+    pairs = [pair for pair in _pairs(results / "throughput_1.5b.json") if pair[0].accepted_per_iteration]
     lines = ([f"{row.temperature:g}", *_speeds(row, plain), _accepted(row), *_phases(row)] for row, plain in pairs)
     return markdown_table([*columns, "verification, sampling and the rest"], lines)
 

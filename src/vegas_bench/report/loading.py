@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vegas_bench.results.results import Result, read_json
+from vegas_bench.results.results import SOAK_SCHEMA, Result, read_json
 
 
 class ReportError(ValueError):
@@ -41,7 +41,7 @@ def load_sources(paths: Sequence[Path]) -> tuple[list[Source], list[str]]:
     names = Counter(path.name for path in paths)
     for path in paths:
         data = read_json(path)
-        if isinstance(data, dict) and "schema" in data:
+        if isinstance(data, dict) and data.get("schema", SOAK_SCHEMA) != SOAK_SCHEMA:
             name = path.name if names[path.name] == 1 else str(path)
             sources.append(Source(name, Result.from_dict(data, str(path))))
         else:

@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 SCHEMA = "vegas-result"
+SOAK_SCHEMA = "vegas-soak"
+"""Of what `vegas bench soak` stores, which is no rows."""
 VERSION = 1
 
 Class = TypeVar("Class")
