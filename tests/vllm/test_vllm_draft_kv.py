@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vegas_spec.config import VegasConfig
+from vegas_spec.vllm.start import banner
 from vegas_spec.vllm.worker.attention import VegasAttention, VegasMetadataBuilder, prompts_only, scored_rows
 from vegas_spec.vllm.worker.draft_kv import OpParams, ScoredKV, ScoredRows, Sizes
 
@@ -226,6 +227,8 @@ def test_memory_is_bounded():
     bounded = make(max_bytes=unbounded.slots.nbytes // 2)
     assert bounded.slots.nbytes <= unbounded.slots.nbytes // 2
     assert CONFIG.kv_budget_min <= bounded.most < unbounded.most
+    assert banner.cut_budget(CONFIG, unbounded) is None
+    assert f"contexts of 128 tokens read {bounded.most} entries instead of 32" in banner.cut_budget(CONFIG, bounded)
     rows = scored_rows(batch((4, 128, False)), gamma=3, falls_back=False)
     verify(bounded, rows, torch.randn(8, 2, BLOCK, 64))
     assert int(bounded.counts[0]) == bounded.most

@@ -9,6 +9,7 @@ from vegas_spec.pacing.step_pacer import StepPacer
 from vegas_spec.policies import policy_class
 from vegas_spec.vllm.start import hooks
 from vegas_spec.vllm.worker.draft_kv import DraftKV
+from vegas_spec.vllm.worker.memory import DRAFT_KV_SHARE
 
 
 def _logger() -> Any:
@@ -55,8 +56,24 @@ def describe(
 def announce(
     config: VegasConfig, draft_kv: DraftKV | None, selecting: int, layers: int, graphs: str, logits_bytes: int
 ) -> None:
-    """Log `describe`."""
+    """Log `describe`; warn where memory has cut the budget."""
     _logger().info("%s", describe(config, draft_kv, selecting, layers, graphs, logits_bytes))
+    cut = None if draft_kv is None else cut_budget(config, draft_kv)
+    if cut:
+        _logger().warning("%s", cut)
+
+
+def cut_budget(config: VegasConfig, draft_kv: DraftKV) -> str | None:
+    """What is not read because the lists would take too much memory; None if nothing is."""
+    sizes = draft_kv.sizes
+    wanted = config.budget(sizes.max_model_len)
+    if draft_kv.most >= wanted:
+        return None
+    return (
+        f"drafts over contexts of {sizes.max_model_len} tokens read {draft_kv.most} entries instead of {wanted}: "
+        f"lists for {sizes.max_requests} requests may take {DRAFT_KV_SHARE:.0%} of the device's memory. With a smaller "
+        "max_num_seqs or max_model_len they read what was asked for"
+    )
 
 
 def announce_pacing(pacer: StepPacer, max_num_seqs: int) -> None:
