@@ -37,6 +37,7 @@ def test_defaults_are_those_of_the_documentation():
         "score": "weight",
         "rows": "ends",
         "granularity": "kv_head",
+        "lookahead": 0.0,
         "adaptive": False,
     }
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vegas_spec.selection import NO_POSITION, rank_positions, score_rows, select_positions
+from vegas_spec.selection import NO_POSITION, look_ahead, rank_positions, score_rows, select_positions
 
 FEW_VALUES = st.sampled_from([0.0, 1.0, -1.0, 0.5, inf, -inf, float("nan")])  # few, so that ties are common
 ANY_VALUE = st.floats(width=32)
@@ -180,3 +180,17 @@ def test_a_key_that_no_row_sees_scores_nothing():
 def test_large_logits_do_not_overflow():
     scores = score_rows(torch.tensor([[[1e4, -1e4, 1e4]]]), torch.ones(1, 3, dtype=torch.bool), 1, "weight", "layer")
     assert scores.tolist() == [[0.5, 0.0, 0.5]]
+
+
+@settings(deadline=None)
+@given(
+    scores=st.lists(st.floats(0, 2, width=32) | st.just(float("nan")), max_size=70),
+    decay=st.floats(0.01, 0.99),
+)
+def test_look_ahead_is_a_decayed_running_maximum(scores: list[float], decay: float):
+    want, before = [], 0.0
+    for score in scores:
+        before = max(0.0 if isnan(score) else score, decay * before)
+        want.append(before)
+    ahead = look_ahead(torch.tensor([scores, scores], dtype=torch.float64), decay)
+    torch.testing.assert_close(ahead, torch.tensor([want, want], dtype=torch.float64))

@@ -106,6 +106,10 @@ class VegasConfig:
         (embedded engine only: acceptance is not known inside a forward pass).
     granularity : {"kv_head", "layer"}
         One set of positions per KV head, or one shared by all heads of a layer.
+    lookahead : float
+        Decay ``d`` by which a key's score flows to the keys that follow it, in [0, 1): a text that copies or cites
+        walks forward through its source. 0 switches it off. For ``score="weight"``; the definition is
+        `vegas_spec.selection.look_ahead`.
     adaptive : bool
         Online mode: drafts per iteration, and in the embedded engine the budget, adapt to what is accepted and to what
         it takes; ``num_speculative_tokens`` and ``kv_budget`` are then the most.
@@ -125,6 +129,7 @@ class VegasConfig:
     score: Score = "weight"
     rows: Rows = "ends"
     granularity: Granularity = "kv_head"
+    lookahead: float = 0.0
     adaptive: bool = False
 
     def __post_init__(self) -> None:
@@ -141,6 +146,11 @@ class VegasConfig:
         check_choice("score", self.score, get_args(Score))
         check_choice("rows", self.rows, get_args(Rows))
         check_choice("granularity", self.granularity, get_args(Granularity))
+        ahead = self.lookahead
+        if isinstance(ahead, bool) or not isinstance(ahead, int | float) or not 0 <= ahead < 1:
+            raise invalid("lookahead", "a decay from 0 (off) to below 1", ahead)
+        if ahead and self.score != "weight":
+            raise ConfigError(f"lookahead decays softmax weights; got score={self.score!r}. Use score 'weight', or 0")
         if not isinstance(self.adaptive, bool):
             raise invalid("adaptive", "true or false", self.adaptive)
 

@@ -104,6 +104,33 @@ def score_rows(
     return per_row.view(rows, groups, heads // groups, keys).sum((0, 2), dtype=dtype)
 
 
+def look_ahead(scores: Tensor, decay: float) -> Tensor:
+    """Let every score flow to the keys that follow: ``m[i] = max(s[i], decay * m[i - 1])``.
+
+    The next tokens want what comes after the keys that the last ones read, where a text copies, cites or retrieves.
+
+    Parameters
+    ----------
+    scores : Tensor
+        Not negative (softmax weights), shape ``[..., keys]``; a NaN counts as 0.
+    decay : float
+        In (0, 1).
+
+    Returns
+    -------
+    Tensor
+        ``max(decay**j * s[i - j] for 0 <= j <= i)``, of the same shape and dtype.
+
+    """
+    ahead = torch.where(scores == scores, scores, 0)
+    # After each turn a score has flowed twice as far, until nothing is left of any.
+    reach, factor = 1, decay
+    while reach < scores.shape[-1] and factor > torch.finfo(scores.dtype).tiny:
+        ahead = torch.cat([ahead[..., :reach], torch.maximum(ahead[..., reach:], factor * ahead[..., :-reach])], dim=-1)
+        reach, factor = 2 * reach, factor * factor
+    return ahead
+
+
 def select_positions(scores: Tensor, prefix_lens: Tensor, counts: Tensor) -> Tensor:
     """Choose the ``counts[b]`` best-scored positions of ``[0, prefix_lens[b])``, for every request and group.
 

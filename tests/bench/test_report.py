@@ -31,6 +31,7 @@ FIGURES = {
     ],
     "acceptance_1.5b_cpu.json": ["5.01 of 6", "4.73 to 5.30", "2.43 to 3.85", "quest on 1 of 4"],
     "acceptance_h200.json": ["4.84 of 6", "vegas:rows=all on 6 of 16"],
+    "acceptance_lookahead_1.5b_h200.json": ["5.03 of 6"],
     "acceptance_sweeps_0.5b_cpu.json": ["4.23 of 6", 'id="plot-acceptance-pareto"'],
     "acceptance_yarn_1.5b_cpu.json": ["5.30 of 6", "5.0 %", "2.44 to 2.44"],
     "ops.json": ["Qwen3-8B 16 x 32K", ">426496<", ">98</text>", ">62</text>", 'id="plot-kernels-sparse-7"'],
@@ -180,7 +181,7 @@ def test_tiles_and_headings_of_several_files_are_told_apart():
     """Also where two files have one name, in two folders."""
     sources = [Source(name, load(STORED / name)) for name in FIGURES]
     html = make_report(sources).html
-    assert len(tiles(html)) == len(set(tiles(html))) == 12
+    assert len(tiles(html)) == len(set(tiles(html))) == 14
     headings = re.findall(r"<h3>(.*?)</h3>", html)
     assert len(headings) == len(set(headings)) + len(FIGURES)  # of environment, and of commands
     alone = make_report(sources[:1]).html

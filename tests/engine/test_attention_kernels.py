@@ -22,14 +22,21 @@ from vegas_spec.engine.attention_torch import TorchBackend
 from vegas_spec.engine.backend import Kind
 from vegas_spec.engine.kv_cache import KVCache, LayerSpec
 from vegas_spec.policies import Policy, Verified
-from vegas_spec.selection import NO_POSITION, query_key_logits, score_rows
+from vegas_spec.selection import NO_POSITION, look_ahead, query_key_logits, score_rows
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 RAGGED = [random_prompt(length, seed=length) for length in (1, 40, 23, 90)]
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"granularity": "layer"}, {"score": "logit", "rows": "all"}, {"policy": "dense"}]
+    "options",
+    [
+        {},
+        {"granularity": "layer", "lookahead": 0.7},
+        {"lookahead": 0.5},
+        {"score": "logit", "rows": "all"},
+        {"policy": "dense"},
+    ],
 )
 @pytest.mark.parametrize("family", ["qwen3", "mistral_sliding", "gemma3_text", "gpt_oss"])
 def test_greedy_output_is_that_of_transformers(family: str, options: dict[str, str]) -> None:
@@ -87,17 +94,27 @@ class Fixed(Policy):
 
 
 @pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
-@pytest.mark.parametrize(("score", "granularity"), [*itertools.product(["weight", "logit"], ["kv_head", "layer"])])
+@pytest.mark.parametrize(
+    ("score", "granularity", "lookahead"),
+    [
+        ("weight", "kv_head", 0.0),
+        ("weight", "layer", 0.0),
+        ("weight", "kv_head", 0.5),
+        ("weight", "layer", 0.5),
+        ("logit", "kv_head", 0.0),
+        ("logit", "layer", 0.0),
+    ],
+)
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(14, 2, 64), (4, 4, 128)])
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_iteration_equals_the_one_in_torch(
-    device: str, heads: int, kv_heads: int, dim: int, score: str, granularity: str, sinks: bool
+    device: str, heads: int, kv_heads: int, dim: int, score: str, granularity: str, lookahead: float, sinks: bool
 ) -> None:
     """Verification, selection and three draft steps of a ragged batch; the rest of the cache is not a number."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     lengths, rows = ((5000, 300, 12_000), (7, 1, 4)) if device == "cuda" else ((150, 40, 260), (7, 1, 4))
-    config = VegasConfig(kv_budget_min=24, score=score, granularity=granularity)  # type: ignore[arg-type]
+    config = VegasConfig(kv_budget_min=24, score=score, granularity=granularity, lookahead=lookahead)  # type: ignore[arg-type]
     layers = [LayerSpec(0, heads, kv_heads, dim, None), LayerSpec(1, heads, kv_heads, dim, 100)]
     cache = KVCache(layers, 3, max(lengths) + 40, dtype, torch.device(device))
     for entries, (slot, length) in itertools.product((*cache.keys, *cache.values), enumerate(lengths)):
@@ -141,6 +158,7 @@ def test_an_iteration_equals_the_one_in_torch(
         if score == "weight":
             # Kernels know each row's sum of weights by a sample of its keys only: nearly the best will do.
             scores = exact_scores(verified[0][:, first_row : first_row + each.count], cache, each, granularity, sink)
+            scores = look_ahead(scores, lookahead) if lookahead else scores
             best = scores.topk(count, dim=1).values.sum(1)
             assert (scores.gather(1, positions).sum(1) > 0.8 * best).all()
         first_row += each.count

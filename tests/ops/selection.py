@@ -16,12 +16,14 @@ from vegas_spec.ops.tuning import VerifyTuning
 POISON = -7
 
 
-def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacity=None, levels=LEVELS, seed=0):
+def make_plan(
+    prefix_lens, device, *, kv_heads=2, granularity="kv_head", lookahead=0.0, capacity=None, levels=LEVELS, seed=0
+):
     """A plan as verification leaves it: random levels of the prefixes and their histogram."""
     plan = VerifyPlan.allocate(
         num_heads=kv_heads, num_kv_heads=kv_heads, head_dim=64, max_query_len=1, max_requests=len(prefix_lens) + 1,
         score_capacity=sum(prefix_lens) + 16 * len(prefix_lens) if capacity is None else capacity,
-        granularity=granularity, device=device, tuning=VerifyTuning(32, 2, 4, 3),
+        granularity=granularity, lookahead=lookahead, device=device, tuning=VerifyTuning(32, 2, 4, 3),
     )  # fmt: skip
     seq_lens = torch.tensor(prefix_lens, dtype=torch.int32, device=device)
     bounds = torch.arange(len(prefix_lens) + 1, dtype=torch.int32, device=device)
@@ -34,7 +36,7 @@ def make_plan(prefix_lens, device, *, kv_heads=2, granularity="kv_head", capacit
 
 def count_levels(plan, prefix_lens):
     plan.histogram.fill_(POISON)  # select_kv reads only the parts that verification counts
-    if plan.granularity == "layer":
+    if plan.ranked:
         return
     for request, n in enumerate(prefix_lens):
         offset = int(plan.score_offsets[request])
@@ -58,8 +60,8 @@ def run(function, plan, counts, table, *, block_size=16, score="weight", tail=0,
     shape = (batch, plan.groups, int(counts.max()) + tail if width is None else width)
     slots = torch.full(shape, POISON, dtype=torch.int32, device=counts.device)
     positions = torch.full_like(slots, POISON)
-    # A selection of heads together leaves their sum in the levels.
-    plan = dataclasses.replace(plan, levels=plan.levels.clone(), histogram=plan.histogram.clone())
+    plan.ranks.fill_(POISON)
+    plan = dataclasses.replace(plan, histogram=plan.histogram.clone())
     with mock.patch.object(torch.ops.vegas_spec, "select_kv", function):
         select_kv(plan, counts, table, block_size, slots=slots, score=score, positions=positions, tail=tail)
     return slots, positions

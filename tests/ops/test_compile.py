@@ -24,7 +24,7 @@ def test_every_kernel_compiles_and_fits():
         "plan_kernel",
         "verify_kernel",
         "select_kernel",
-        "merge_heads_kernel",
+        "rank_kernel",
         "sparse_kernel",
         "truncate_kernel",
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.ops.selection import POISON, check, launch, make_plan, make_table, reference, run
 from vegas_spec.ops import select_kv
-from vegas_spec.ops.levels import LEVELS, to_levels
+from vegas_spec.ops.levels import LEVELS, STEPS, decay_levels, to_levels
 from vegas_spec.ops.record import STEP
 from vegas_spec.ops.select_kv import FIRST_POSITIONS, merge_heads
-from vegas_spec.selection import select_positions
+from vegas_spec.ops.tuning import SELECT
+from vegas_spec.selection import look_ahead, select_positions
 
 
 @pytest.mark.parametrize("levels", [1, 3, LEVELS])
@@ -44,6 +47,62 @@ def test_is_the_definition(device):
     positions = positions.cpu().long()
     for request, count in enumerate(counts):
         assert torch.equal(positions[request, :, :count], want[request, :, :count])
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    """Lists are cut every 16 positions, so that borders are many."""
+    monkeypatch.setitem(launch.__globals__, "SELECT", dataclasses.replace(SELECT, rank_chunk=16))
+
+
+@pytest.mark.parametrize("lookahead", [0.5, 0.7, 0.01, 0.98])
+@pytest.mark.parametrize("levels", [40, LEVELS])
+def test_scores_flow_forward(device, short_parts, lookahead, levels):
+    """What is selected is the same, however it is cut: no border shows."""
+    prefix_lens = [100, 1, 0, 33, 64, 300]
+    plan = make_plan(prefix_lens, device, kv_heads=1, levels=levels, lookahead=lookahead)
+    assert plan.parts(len(prefix_lens)) > 1
+    check(plan, prefix_lens, [20, 1, 5, 0, 64, 150], device, tail=5)
+
+
+def test_scores_flow_as_far_as_they_last(device, short_parts):
+    """A single high score, through many parts and chunks: half of it is left at the next key, and so on for 64 keys."""
+    plan = make_plan([600], device, kv_heads=1, levels=1, lookahead=0.5)
+    plan.levels[0, 100] = LEVELS - 1
+    _, positions = check(plan, [600], [64], device)
+    assert positions[0, 0].tolist() == list(range(100, 164))
+
+
+@pytest.mark.parametrize("lookahead", [0.5, 0.7])
+def test_is_the_definition_of_look_ahead(device, short_parts, lookahead):
+    """Levels flow as the scores do that they stand for, with the decay that whole levels can have."""
+    plan = make_plan([300], device, kv_heads=2, seed=3, lookahead=lookahead)
+    scores = (plan.levels[:, :300].double() / STEPS["weight"]).exp2()[None].cpu()
+    ahead = look_ahead(scores, 2 ** (-decay_levels(lookahead) / STEPS["weight"]))
+    want = select_positions((ahead.log2() * STEPS["weight"]).round(), torch.tensor([300]), torch.tensor([60]))
+    _, positions = check(plan, [300], [60], device)
+    assert torch.equal(positions.cpu().long(), want)
+
+
+def test_heads_flow_together(device, short_parts):
+    """Heads are summed before their scores flow."""
+    plan = make_plan([300], device, kv_heads=2, granularity="layer", levels=1, lookahead=0.5)
+    plan.levels[0, 50], plan.levels[1, 90] = 3000, 3001
+    counts = torch.tensor([20], dtype=torch.int32, device=device)
+    _, positions = run(launch, plan, counts, make_table([300], 0, 16, device))
+    assert positions[0, 0].tolist() == [*range(50, 60), *range(90, 100)]
+
+
+def test_decays_that_are_none(device):
+    for lookahead in (1.0, -0.5, float("nan")):
+        with pytest.raises(ValueError, match="lookahead must be from 0 to below 1"):
+            make_plan([50], device, lookahead=lookahead)
+    plan = make_plan([50], device, lookahead=0.5)
+    counts = torch.tensor([10], dtype=torch.int32, device=device)
+    slots = torch.zeros(1, 2, 10, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match="score must be 'weight' with a plan of lookahead; got 'logit'"):
+        select_kv(plan, counts, counts[None], 16, slots=slots, score="logit")
+    assert [decay_levels(each) for each in (0, 0.5, 0.999, 1e-9)] == [0, 64, 1, 1913]
 
 
 @pytest.mark.parametrize("score", ["weight", "logit"])
@@ -102,7 +161,8 @@ def test_any_shape(data):
     prefix_lens = data.draw(st.lists(st.integers(0, 400), min_size=1, max_size=5))
     counts = [data.draw(st.integers(0, n + 2)) for n in prefix_lens]
     levels = data.draw(st.sampled_from([1, 2, 50, LEVELS]))
-    plan = make_plan(prefix_lens, device, levels=levels, seed=data.draw(st.integers(0, 99)))
+    lookahead = data.draw(st.sampled_from([0.0, 0.6]))
+    plan = make_plan(prefix_lens, device, levels=levels, lookahead=lookahead, seed=data.draw(st.integers(0, 99)))
     check(plan, prefix_lens, counts, device, tail=data.draw(st.integers(0, 3)))
 
 

@@ -39,7 +39,7 @@ def test_a_policy_that_leaves_nothing_out_wants_no_scores(name: str):
 )
 def test_vegas_wants_the_scores_of_its_configuration(rows, score, granularity):
     policy = make_policy(VegasConfig(rows=rows, score=score, granularity=granularity))
-    assert policy.score_request == ScoreRequest(rows=rows, score=score, granularity=granularity)
+    assert policy.score_request == ScoreRequest(rows=rows, score=score, granularity=granularity, lookahead=0.0)
 
 
 def test_vegas_selects_the_best_within_each_requests_own_budget():

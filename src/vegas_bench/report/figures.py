@@ -202,6 +202,7 @@ FIGURES: dict[str, Callable[[Path], str]] = {
     "engine-cpu": engine_cpu,
     "acceptance-0.5b": acceptance("acceptance_0.5b_cpu.json"),
     "acceptance-1.5b": acceptance("acceptance_1.5b_cpu.json"),
+    "acceptance-lookahead": acceptance("acceptance_lookahead_1.5b_h200.json"),
     "acceptance-sweeps": sweeps,
     "kernels-verify": kernels_verify,
     "kernels-draft": kernels_draft,

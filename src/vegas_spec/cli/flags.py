@@ -189,6 +189,7 @@ DRAFTING = Group(
         "score": "Rank entries by softmax weight or by logit.",
         "rows": "Verified rows that score: ends, all or last.",
         "granularity": "One set per kv_head, or per layer.",
+        "lookahead": "Decay by which scores flow to the keys that follow; 0 is off.",
         "adaptive": "Adapt drafts and budget to what is accepted; those given are then the most.",
     },
 )

@@ -163,6 +163,7 @@ class KernelBackend(Backend):
                 device=self.device,
                 window=layer.sliding_window,
                 granularity=self.request.granularity if self.request else "kv_head",
+                lookahead=self.request.lookahead if self.request else 0.0,
             )
         plan = self._plans[shape]
         if id(plan) not in self._prepared:

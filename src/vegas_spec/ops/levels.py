@@ -15,6 +15,8 @@ Neither offset changes an order within a row, and order is all that selection us
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,3 +40,12 @@ def to_levels(x: Tensor, score: Score) -> Tensor:
     """Levels of log2-domain scores `x`, int16, same shape; NaN and -inf become 0."""
     scaled = ((x - FLOOR[score]) * STEPS[score]).nan_to_num(nan=0.0).clamp(0, LEVELS - 1)
     return scaled.floor().to(torch.int16)
+
+
+def decay_levels(lookahead: float) -> int:
+    """Levels that a score loses from one key to the next, ``round(64 log2(1 / lookahead))``; 0 where it does not flow.
+
+    A whole number, so that ``level(d^j s) = level(s) - j * decay`` holds exactly. Of 0.5 it is 64; others become
+    ``2^(-decay / 64)``, which is at most 0.6 % away.
+    """
+    return max(1, round(-STEPS["weight"] * math.log2(lookahead))) if lookahead else 0

@@ -13,14 +13,15 @@ from vegas_spec.ops import record
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_tensor, refuse
 from vegas_spec.ops.levels import LEVELS, SCORE_ALIGNMENT
 from vegas_spec.ops.plan_kernel import RECORDS, plan_kernel
-from vegas_spec.ops.tuning import MAX_COLUMNS, VerifyTuning, multiprocessors, shared_memory, verify_tuning
+from vegas_spec.ops.tuning import MAX_COLUMNS, SELECT, VerifyTuning, multiprocessors, shared_memory, verify_tuning
 
 ALIGNMENT_SLACK = 8
 """Percent of programs' time given up, at most, for shares that end where heads end: less than the 10 to 14 % that they
 bring (docs/kernels.md)."""
 
-MERGED_PARTS = 32
-"""Programs that sum, and then select for, one request whose heads select together. Chosen by hand."""
+MOST_PARTS = 32
+"""Programs that rank, and then select for, one request and group at most: each sums the histograms of all. Chosen by
+hand."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,10 @@ class VerifyPlan:
         Score levels of every prefix position, int16, shape ``[num_kv_heads, score_capacity]``.
     histogram : Tensor
         How often each level occurs in each part, int32, shape ``[slots, LEVELS]``. A part is what one program scores of
-        one request's head (or, where all heads select together, one of `MERGED_PARTS` shares of a request). Written
-        anew by every scoring.
+        one request's head (or, if `ranked`, one of a request's and group's `parts`). Written anew by every scoring.
+    ranks : Tensor
+        What positions are selected by if `ranked`, as levels: heads summed, scores flowed forward; int16, shape
+        ``[groups, score_capacity]``, else empty. Written by `select_kv`.
     partial_out, partial_stats, arrivals : Tensor
         Output of requests that more than one program worked on, by part, and how many parts have been written. Part
         ``i`` of pair ``request * num_kv_heads + head`` has slot ``first program + i + pair``, or ``pair`` if programs
@@ -69,6 +72,7 @@ class VerifyPlan:
     max_query_len: int
     window: int | None
     granularity: Granularity
+    lookahead: float
     tuning: VerifyTuning
     num_programs: int
     tile_starts: Tensor
@@ -78,6 +82,7 @@ class VerifyPlan:
     dropped: Tensor
     levels: Tensor
     histogram: Tensor
+    ranks: Tensor
     partial_out: Tensor
     partial_stats: Tensor
     arrivals: Tensor
@@ -95,6 +100,7 @@ class VerifyPlan:
         device: torch.device | str,
         window: int | None = None,
         granularity: Granularity = "kv_head",
+        lookahead: float = 0.0,
         tuning: VerifyTuning | None = None,
     ) -> VerifyPlan:
         """Allocate the plan of all layers with these heads and this sliding window.
@@ -116,6 +122,9 @@ class VerifyPlan:
             reads the window, as `verify_attention` with one row per request does.
         granularity : {"kv_head", "layer"}
             Whether each KV head selects for itself or all of them together.
+        lookahead : float
+            Decay ``d`` in [0, 1) by which scores flow to the keys that follow before positions are ranked; defined by
+            `vegas_spec.selection.look_ahead`, here with a decay of whole levels (`vegas_spec.ops.levels.decay_levels`).
         tuning : VerifyTuning, optional
             Launch configuration; by default the measured one of `vegas_spec.ops.tuning`.
 
@@ -124,6 +133,8 @@ class VerifyPlan:
         if num_heads % num_kv_heads:
             raise refuse("num_heads", f"a multiple of num_kv_heads ({num_kv_heads})", num_heads)
         check_choice("granularity", granularity, ("kv_head", "layer"))
+        if not 0 <= lookahead < 1:
+            raise refuse("lookahead", "from 0 to below 1", lookahead)
         if window is not None and (window < 1 or score_capacity):
             raise refuse("window", "None, or at least 1 and without score_capacity", window)
         columns = max_query_len * (num_heads // num_kv_heads)
@@ -135,7 +146,10 @@ class VerifyPlan:
         num_programs = multiprocessors(device) * tuning.programs_per_multiprocessor
         pairs = max_requests * num_kv_heads
         parts = num_programs + pairs
-        counted = 0 if score_capacity == 0 else parts if granularity == "kv_head" else max_requests * MERGED_PARTS
+        groups = num_kv_heads if granularity == "kv_head" else 1
+        ranked = groups != num_kv_heads or lookahead > 0
+        lists = max_requests * groups
+        counted = lists + min(lists * MOST_PARTS, SELECT.programs(device)) if ranked else parts
 
         # Products of `tl.dot` have no side below 16, and blocks are powers of two: hence both in the scratch's shapes.
         def ints(*shape: int) -> Tensor:
@@ -151,6 +165,7 @@ class VerifyPlan:
             max_query_len=max_query_len,
             window=window,
             granularity=granularity,
+            lookahead=lookahead,
             tuning=tuning,
             num_programs=num_programs,
             tile_starts=ints(max_requests + 1),
@@ -159,7 +174,8 @@ class VerifyPlan:
             score_offsets=ints(max_requests),
             dropped=ints(1),
             levels=torch.zeros((num_kv_heads, score_capacity), dtype=torch.int16, device=device),
-            histogram=ints(counted, LEVELS),
+            histogram=ints(counted if score_capacity else 0, LEVELS),
+            ranks=torch.zeros((groups, score_capacity if ranked else 0), dtype=torch.int16, device=device),
             partial_out=floats(parts, triton.next_power_of_2(head_dim), triton.next_power_of_2(max(columns, 16))),
             partial_stats=floats(parts, 2, triton.next_power_of_2(max(columns, 16))),
             arrivals=ints(pairs),
@@ -180,6 +196,15 @@ class VerifyPlan:
         """Sets of positions per request: one per KV head, or one."""
         return self.num_kv_heads if self.granularity == "kv_head" else 1
 
+    @property
+    def ranked(self) -> bool:
+        """Whether positions are selected by something else than each head's own scores."""
+        return self.groups != self.num_kv_heads or self.lookahead > 0
+
+    def parts(self, batch: int) -> int:
+        """Programs that select for each request and group if `ranked`, of a batch of so many, padding included."""
+        return min(MOST_PARTS, -(-SELECT.programs(self.levels.device) // max(batch * self.groups, 1)))
+
     def scratch_bytes(self) -> dict[str, int]:
         """Device memory of the plan by purpose: what grows with scored tokens, with requests, and with the device."""
 
@@ -187,7 +212,7 @@ class VerifyPlan:
             return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
         return {
-            "levels": size(self.levels),
+            "levels": size(self.levels, self.ranks),
             "histogram": size(self.histogram),
             "schedule": size(self.tile_starts, self.programs, self.prefix_lens, self.score_offsets, self.arrivals),
             "partials": size(self.partial_out, self.partial_stats),

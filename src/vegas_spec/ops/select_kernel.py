@@ -13,53 +13,108 @@ _ALIGNMENT = tl.constexpr(SCORE_ALIGNMENT)
 
 
 @triton.jit
-def merge_heads_kernel(
-    levels,  # [HEADS, score_capacity] int16; row 0 becomes the sum
-    histogram,  # [max_requests * PARTS, LEVELS], written
+def _larger(first, second):
+    return tl.maximum(first, second)
+
+
+@triton.jit
+def _scores(
+    row, position, mask, score_capacity, HEADS: tl.constexpr, WEIGHT: tl.constexpr, STEPS: tl.constexpr,
+    FLOOR: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """Levels of some positions, int32; of several heads, those of their sum. 0 where masked."""
+    if HEADS == 1:
+        return tl.load(row + position, mask=mask, other=0).to(tl.int32)
+    # Weights add up, their logarithms do not; of `logit`, whose levels stand for logits, the mean is taken.
+    if WEIGHT:
+        total = tl.zeros(position.shape, tl.float32)
+        for head in tl.static_range(HEADS):
+            level = tl.load(row + head * score_capacity + position, mask=mask, other=0)
+            total += tl.exp2(level.to(tl.float32) / STEPS + FLOOR)
+        x = (tl.log2(total) - FLOOR) * STEPS
+        return tl.where(mask, tl.minimum(tl.maximum(x, 0.0), LEVELS - 1.0).to(tl.int32), 0)
+    mean = tl.zeros(position.shape, tl.int32)
+    for head in tl.static_range(HEADS):
+        mean += tl.load(row + head * score_capacity + position, mask=mask, other=0).to(tl.int32)
+    return mean // HEADS
+
+
+@triton.jit
+def rank_kernel(
+    ranks,  # [GROUPS, score_capacity] int16, written
+    histogram,  # [slots, LEVELS], written
+    levels,  # [GROUPS * HEADS, score_capacity] int16
     prefix_lens,  # [max_requests]
     score_offsets,  # [max_requests]
+    counts,  # [batch]
     score_capacity,
-    HEADS: tl.constexpr,
+    parts,  # per request and group
+    decay,  # levels from one key to the next
+    GROUPS: tl.constexpr,
+    HEADS: tl.constexpr,  # of a group
     CHUNK: tl.constexpr,
-    PARTS: tl.constexpr,
+    HALO: tl.constexpr,  # keys before a part whose scores may reach into it, padded to a power of two; 0: none flows
     WEIGHT: tl.constexpr,
     STEPS: tl.constexpr,
     FLOOR: tl.constexpr,
     LEVELS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Sum the heads' scores of one part of a request, and count the sums."""
+    """What one part of a request's positions is ranked by: heads summed, scores flowed forward; and how often each is.
+
+    With ``decay`` levels lost from key to key, ``rank[i] = max(level[i], rank[i - 1] - decay)`` is a running maximum of
+    ``level[i] + decay * i``: a scan within a chunk, one number from chunk to chunk. A part begins with the keys before
+    it from which anything can be left, so that no border shows.
+
+    Counters are what costs, so only levels are counted that can be chosen: no fewer than ``counts`` of a part's own
+    positions lie at or above the lowest of them, hence nor do fewer of all.
+    """
     if EARLY:  # as in `verify_kernel`
         tl.extra.cuda.gdc_wait()
-    request = tl.program_id(0) // PARTS
-    part = tl.program_id(0) % PARTS
+    pair = tl.program_id(0) // parts
+    part = tl.program_id(0) % parts
+    request = pair // GROUPS
     prefix = tl.load(prefix_lens + request)
     offset = tl.load(score_offsets + request)
-    share = tl.cdiv(tl.cdiv(prefix, PARTS), CHUNK) * CHUNK
-    stop = tl.where(offset >= 0, tl.minimum((part + 1) * share, prefix), 0)
-    row = levels + tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
-    histogram_row = histogram + tl.program_id(0) * LEVELS
-    tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
-    tl.debug_barrier()  # every thread's zeros are there before another one counts
-    for start in range(part * share, stop, CHUNK):
-        position = start + tl.arange(0, CHUNK)
+    share = tl.cdiv(tl.cdiv(prefix, parts), CHUNK) * CHUNK
+    start = part * share
+    stop = tl.where(offset >= 0, tl.minimum(start + share, prefix), 0)
+    place = tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT)
+    group = (pair % GROUPS).to(tl.int64)
+    row = levels + group * HEADS * score_capacity + place
+    rank_row = ranks + group * score_capacity + place
+    lane = tl.arange(0, CHUNK)
+    flowed = 0  # what reaches the chunk's first key from before
+    if HALO > 0:
+        distance = 1 + tl.arange(0, HALO)
+        known = distance <= tl.where(start < stop, start, 0)
+        before = _scores(row, start - distance, known, score_capacity, HEADS, WEIGHT, STEPS, FLOOR, LEVELS)
+        flowed = tl.max(before - decay * distance, 0)
+    COARSE: tl.constexpr = 64
+    FINE: tl.constexpr = LEVELS // COARSE
+    coarse = tl.zeros([COARSE], tl.int32)
+    for first in range(start, stop, CHUNK):
+        position = first + lane
         inside = position < stop
-        loaded = position < (stop + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT  # a row is padded to whole vectors
-        # Weights add up, their logarithms do not; of `logit`, whose levels stand for logits, the mean is taken.
-        if WEIGHT:
-            total = tl.zeros([CHUNK], tl.float32)
-            for head in tl.static_range(HEADS):
-                level = tl.load(row + head * score_capacity + position, mask=loaded, other=0)
-                total += tl.exp2(level.to(tl.float32) / STEPS + FLOOR)
-            x = (tl.log2(total) - FLOOR) * STEPS
-            merged = tl.minimum(tl.maximum(x, 0.0), LEVELS - 1.0).to(tl.int32)
-        else:
-            merged = tl.zeros([CHUNK], tl.int32)
-            for head in tl.static_range(HEADS):
-                merged += tl.load(row + head * score_capacity + position, mask=loaded, other=0).to(tl.int32)
-            merged = merged // HEADS
-        tl.store(row + position, merged.to(tl.int16), mask=inside)
-        tl.atomic_add(histogram_row + merged, 1, mask=inside, sem="relaxed")
+        rank = _scores(row, position, inside, score_capacity, HEADS, WEIGHT, STEPS, FLOOR, LEVELS)
+        if HALO > 0:
+            fallen = decay * lane
+            running = tl.associative_scan(rank + fallen, 0, _larger)
+            rank = tl.maximum(running, flowed) - fallen
+            flowed = tl.maximum(tl.max(running, 0), flowed) - decay * CHUNK
+        tl.store(rank_row + position, rank.to(tl.int16), mask=inside)
+        # Of few bins it is a handful of votes a warp; of all 4,096 it would be thousands.
+        coarse += tl.histogram(rank // FINE, COARSE, mask=inside)
+    wanted = tl.load(counts + request)
+    lowest = FINE * tl.maximum(tl.sum((tl.cumsum(coarse, 0, reverse=True) >= wanted).to(tl.int32), 0) - 1, 0)
+    histogram_row = histogram + tl.program_id(0).to(tl.int64) * LEVELS
+    tl.store(histogram_row + tl.arange(0, LEVELS), tl.zeros([LEVELS], tl.int32))
+    tl.debug_barrier()  # every thread's zeros and ranks are there before another one counts
+    for first in range(start, stop, CHUNK):
+        position = first + lane
+        rank = tl.load(rank_row + position, mask=position < stop, other=0).to(tl.int32)
+        # Counts are the same in any order, and nobody reads them before the kernel ends: relaxed will do.
+        tl.atomic_add(histogram_row + rank, 1, mask=(position < stop) & (rank >= lowest), sem="relaxed")
 
 
 @triton.jit
@@ -189,7 +244,7 @@ def _select_part(
 def select_kernel(
     slots,  # [batch, GROUPS, width], written
     positions,  # [batch, GROUPS, width], written if POSITIONS
-    levels,  # [heads, score_capacity] int16
+    levels,  # [heads, score_capacity] int16; if RANKED, what `rank_kernel` wrote
     histogram,  # [slots, LEVELS]
     programs,  # [programs of the verification, record.LENGTH]
     tile_starts,  # [max_requests + 1]
@@ -200,39 +255,43 @@ def select_kernel(
     stride_table,
     table_width,
     score_capacity,
+    parts,  # per request and group, if RANKED
     width,
     tail,
     block_size,
     GROUPS: tl.constexpr,
     TILE: tl.constexpr,
-    PARTS: tl.constexpr,  # parts per request if GROUPS is 1 and the heads were summed, 0 otherwise
+    RANKED: tl.constexpr,  # whether parts are those of `rank_kernel`
     LEVELS: tl.constexpr,
     CHUNK: tl.constexpr,
-    MERGED_CHUNK: tl.constexpr,
+    RANK_CHUNK: tl.constexpr,
     POSITIONS: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # 0: not a power of two
     TAIL: tl.constexpr,  # tail, padded to a power of two
     EARLY: tl.constexpr,  # launched before the kernel ahead has ended
 ):
-    """Select where it was scored: a program's parts are those of one program of the verification.
+    """Select from one part: where scores were ranked, one of `rank_kernel`, else what one program of the verification
+    has scored.
 
     The parts' histograms tell each of them, without waiting for another, what the others take.
     """
     if EARLY:  # as in `verify_kernel`
         tl.extra.cuda.gdc_wait()
-    if PARTS > 0:
-        request = tl.program_id(0) // PARTS
-        part = tl.program_id(0) % PARTS
+    if RANKED:
+        pair = tl.program_id(0) // parts
+        part = tl.program_id(0) % parts
+        request = pair // GROUPS
         prefix = tl.load(prefix_lens + request)
         offset = tl.load(score_offsets + request)
         count = tl.minimum(tl.load(counts + request), prefix)
-        share = tl.cdiv(tl.cdiv(prefix, PARTS), MERGED_CHUNK) * MERGED_CHUNK
+        share = tl.cdiv(tl.cdiv(prefix, parts), RANK_CHUNK) * RANK_CHUNK
         if prefix > 0:
-            row = request.to(tl.int64) * width
+            row = pair.to(tl.int64) * width
+            rank_row = levels + (pair % GROUPS).to(tl.int64) * score_capacity
             _select_part(
-                slots + row, positions + row, levels + tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT), histogram,
-                request * PARTS, part, PARTS, part * share, tl.minimum((part + 1) * share, prefix), prefix, count,
+                slots + row, positions + row, rank_row + tl.multiple_of(tl.maximum(offset, 0), _ALIGNMENT), histogram,
+                pair * parts, part, parts, part * share, tl.minimum((part + 1) * share, prefix), prefix, count,
                 offset, block_table + request.to(tl.int64) * stride_table, table_width, width, tail, block_size,
                 LEVELS, CHUNK, POSITIONS, FIRST, BLOCK_SIZE, TAIL,
             )  # fmt: skip

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from vegas_spec.config import Score
 from vegas_spec.ops.checks import check_choice, check_contiguous, check_last_dim, check_tensor, refuse
-from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, to_levels
-from vegas_spec.ops.plan import MERGED_PARTS, VerifyPlan
+from vegas_spec.ops.levels import FLOOR, LEVELS, STEPS, decay_levels, to_levels
+from vegas_spec.ops.plan import VerifyPlan
 from vegas_spec.ops.register import register
-from vegas_spec.ops.select_kernel import merge_heads_kernel, select_kernel
+from vegas_spec.ops.select_kernel import rank_kernel, select_kernel
 from vegas_spec.ops.tuning import SELECT, launch_options
 from vegas_spec.selection import FIRST_POSITIONS
 
@@ -38,8 +38,8 @@ def select_kv(
 
     so that the draft's step at length ``s`` reads the first ``counts[b] + s - prefix_lens[b]`` of them. The levels that
     `verify_attention` has just stored decide; ties go to the larger position. With granularity ``layer`` the heads'
-    scores are summed first. A request for which ``plan.score_offsets[b] < 0`` takes its first 16 positions and its
-    latest ones.
+    scores are summed first; with ``plan.lookahead`` they then flow to the keys that follow. A request for which
+    ``plan.score_offsets[b] < 0`` takes its first 16 positions and its latest ones.
 
     Parameters
     ----------
@@ -116,15 +116,19 @@ def select_kv(
                 check_contiguous(name, tensor)
         if tail < 0 or tail > slots.shape[2]:
             raise refuse("tail", "from 0 to the width of slots", tail)
+        if plan.lookahead and score != "weight":
+            raise refuse("score", "'weight' with a plan of lookahead", repr(score))
     torch.ops.vegas_spec.select_kv(
-        plan.levels, plan.histogram, plan.programs, plan.tile_starts, plan.prefix_lens, plan.score_offsets,
+        plan.levels, plan.ranks, plan.histogram, plan.programs, plan.tile_starts, plan.prefix_lens, plan.score_offsets,
         counts, block_table, slots, positions, block_size, tail, score, plan.tuning.tile,
+        plan.parts(counts.shape[0]) if plan.ranked else 0, decay_levels(plan.lookahead),
     )  # fmt: skip
     return slots
 
 
 def launch(
     levels: Tensor,
+    ranks: Tensor,
     histogram: Tensor,
     programs: Tensor,
     tile_starts: Tensor,
@@ -138,25 +142,26 @@ def launch(
     tail: int,
     score: str,
     tile: int,
+    parts: int,
+    decay: int,
 ) -> None:
     """Run the Triton kernels."""
     batch, groups, width = slots.shape
-    heads = levels.shape[0]
-    together = groups != heads
-    if together:
-        merge_heads_kernel[(batch * MERGED_PARTS,)](
-            levels, histogram, prefix_lens, score_offsets, levels.shape[1],
-            HEADS=heads, CHUNK=SELECT.merge_chunk, PARTS=MERGED_PARTS, WEIGHT=score == "weight",
-            STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS, num_warps=4,  # type: ignore[index]
+    if parts:
+        rank_kernel[(batch * groups * parts,)](
+            ranks, histogram, levels, prefix_lens, score_offsets, counts, levels.shape[1], parts, decay,
+            GROUPS=groups, HEADS=levels.shape[0] // groups, CHUNK=SELECT.rank_chunk,
+            HALO=triton.next_power_of_2(triton.cdiv(LEVELS, decay)) if decay else 0,
+            WEIGHT=score == "weight", STEPS=STEPS[score], FLOOR=FLOOR[score], LEVELS=LEVELS,  # type: ignore[index]
+            num_warps=SELECT.rank_warps,
             **launch_options(levels.device),
         )  # fmt: skip
-    grid = batch * MERGED_PARTS if together else programs.shape[0]
-    select_kernel[(grid,)](
-        slots, slots if positions is None else positions, levels, histogram, programs, tile_starts, prefix_lens,
-        score_offsets, counts, block_table, block_table.stride(0), block_table.shape[1], levels.shape[1], width, tail,
-        block_size,
-        GROUPS=groups, TILE=tile, PARTS=MERGED_PARTS if together else 0,
-        LEVELS=LEVELS, CHUNK=SELECT.chunk, MERGED_CHUNK=SELECT.merge_chunk,
+    select_kernel[(batch * groups * parts if parts else programs.shape[0],)](
+        slots, slots if positions is None else positions, ranks if parts else levels, histogram, programs, tile_starts,
+        prefix_lens, score_offsets, counts, block_table, block_table.stride(0), block_table.shape[1], levels.shape[1],
+        parts, width, tail, block_size,
+        GROUPS=groups, TILE=tile, RANKED=parts > 0,
+        LEVELS=LEVELS, CHUNK=SELECT.chunk, RANK_CHUNK=SELECT.rank_chunk,
         POSITIONS=positions is not None, FIRST=FIRST_POSITIONS,
         BLOCK_SIZE=block_size if block_size & (block_size - 1) == 0 else 0,
         TAIL=triton.next_power_of_2(max(tail, 1)), num_warps=SELECT.warps,
@@ -166,6 +171,7 @@ def launch(
 
 def reference(
     levels: Tensor,
+    ranks: Tensor,
     histogram: Tensor,
     programs: Tensor,
     tile_starts: Tensor,
@@ -179,6 +185,8 @@ def reference(
     tail: int,
     score: str,
     tile: int,
+    parts: int,
+    decay: int,
 ) -> None:
     """Do the same in plain torch, one request after another."""
     batch, groups, width = slots.shape
@@ -194,6 +202,10 @@ def reference(
             level = levels[:, offset : offset + prefix].int()
             if groups != level.shape[0]:
                 level = merge_heads(level, score)
+            if decay:
+                # m[i] + decay * i never falls, whatever was lost.
+                fallen = decay * torch.arange(prefix, device=level.device)
+                level = (level + fallen).cummax(1).values - fallen
             # Level and position in one number: the larger position wins a tie.
             order = level.long() * 2**32 + torch.arange(prefix, device=level.device)
             chosen = order.topk(count, dim=1).indices.sort(1).values.cpu()
@@ -215,4 +227,4 @@ def merge_heads(level: Tensor, score: str) -> Tensor:
     return to_levels(weights.sum(0, keepdim=True).log2(), "weight").int()
 
 
-register("select_kv", launch, reference, mutates=("levels", "histogram", "slots", "positions"))
+register("select_kv", launch, reference, mutates=("ranks", "histogram", "slots", "positions"))

@@ -105,14 +105,22 @@ class SelectTuning:
     ----------
     chunk, warps : int
         Positions per step and warps of a program.
-    merge_chunk : int
-        Positions per step of a program that sums heads.
+    rank_chunk, rank_warps : int
+        The same of the kernel that, where heads are summed or scores flow, says what positions are ranked by.
+    programs_per_multiprocessor : int
+        There, lists are cut into parts until there are about as many programs.
 
     """
 
     chunk: int = 4096
     warps: int = 16
-    merge_chunk: int = 1024
+    rank_chunk: int = 2048
+    rank_warps: int = 8
+    programs_per_multiprocessor: int = 2
+
+    def programs(self, device: torch.device) -> int:
+        """Programs that a device is filled with."""
+        return self.programs_per_multiprocessor * multiprocessors(device)
 
 
 SELECT = SelectTuning()

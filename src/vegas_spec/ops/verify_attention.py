@@ -170,7 +170,7 @@ def verify_attention(
         query, key_cache, value_cache, block_table, query_start_loc, seq_lens, sinks, key_scale, value_scale,
         plan.tile_starts, plan.programs, plan.score_offsets,
         out, lse, plan.levels, plan.histogram, plan.partial_out, plan.partial_stats, plan.arrivals,
-        scale, softcap or 0.0, plan.window or 0, score or "none", rows, plan.granularity == "kv_head",
+        scale, softcap or 0.0, plan.window or 0, score or "none", rows, not plan.ranked,
         plan.tuning.tile, plan.tuning.stages, plan.tuning.warps,
     )  # fmt: skip
     return out

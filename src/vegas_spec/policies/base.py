@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """Which scores a verification collects for the policy, in the terms of `VegasConfig`."""
+    """Which scores a verification collects for the policy, and how far they flow, in the terms of `VegasConfig`."""
 
     rows: Rows
     score: Score
     granularity: Granularity
+    lookahead: float
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ class Policy(ABC):
         """What verification shall collect; None for nothing."""
         if not self.scores:
             return None
-        return ScoreRequest(self.config.rows, self.config.score, self.config.granularity)
+        config = self.config
+        return ScoreRequest(config.rows, config.score, config.granularity, config.lookahead)
 
     @property
     def sets(self) -> Literal["kv_head", "layer", "model"]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vegas_spec.config import Granularity
 from vegas_spec.policies.base import Policy, Verified
-from vegas_spec.selection import select_positions
+from vegas_spec.selection import look_ahead, select_positions
 
 
 class VegasPolicy(Policy):
@@ -25,4 +25,7 @@ class VegasPolicy(Policy):
         """See `Policy.select`; the definition is `vegas_spec.selection.select_positions`."""
         if verified.scores is None:
             raise TypeError("the vegas policy selects by scores, and verification collected none")
-        return select_positions(verified.scores, verified.prefix_lens, verified.budgets)
+        scores = verified.scores
+        if self.config.lookahead:
+            scores = look_ahead(scores, self.config.lookahead)
+        return select_positions(scores, verified.prefix_lens, verified.budgets)

@@ -255,6 +255,7 @@ class ScoredKV(DraftKV):
             max_requests=sizes.max_requests,
             score_capacity=sizes.tokens,
             granularity=config.granularity,
+            lookahead=config.lookahead,
             device=sizes.device,
         )
         self.prefix_lens = self.plan.prefix_lens
