@@ -24,6 +24,8 @@ POLICIES: dict[str, str] = {
     "quest": "vegas_spec.policies.quest:QuestPolicy",
     "specextend": "vegas_spec.policies.specextend:SpecExtendPolicy",
     "oracle": "vegas_spec.policies.oracle:OraclePolicy",
+    "paper": "vegas_spec.policies.paper:PaperPolicy",
+    "paper-ends": "vegas_spec.policies.paper:PaperEndsPolicy",
 }
 """Policies by name, and where their classes are; a new one of ours is a file there and a line here."""
 
@@ -92,7 +94,8 @@ class VegasConfig:
         Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
         the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with:
         ``stream`` (the first and the latest), ``quest`` (pages, at each draft step), ``specextend`` (chunks, at every
-        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only). Another package's by its
+        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only),
+        ``paper`` and ``paper-ends`` (the method as published). Another package's by its
         entry point's name, or any class by its path, ``module:Class``. ``docs/policies.md`` has more.
     kv_budget : float
         Share of the prefix that a draft step reads per layer, in (0, 1]. Resolved to millionths, so that every backend

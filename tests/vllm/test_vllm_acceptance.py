@@ -9,6 +9,7 @@ from vegas_spec import LLM, SamplingParams
 BUDGETS = [
     ("vegas", 0.9, {}),
     ("vegas", 0.9, {"lookahead": 0.5, "rows": "all"}),
+    ("paper", 0.9, {}),
     ("stream", 0.9, {}),
     ("quest", 0.9, {}),
     ("specextend", 0.8, {}),

@@ -13,7 +13,7 @@ from vegas_spec.engine.backend import Backend, Selection
 from vegas_spec.engine.kv_cache import BLOCK_SIZE, KVCache, LayerSpec
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
 from vegas_spec.ops.tuning import MAX_COLUMNS
-from vegas_spec.policies import policy_class
+from vegas_spec.policies import make_policy
 from vegas_spec.selection import with_recent
 
 
@@ -23,8 +23,9 @@ def check_kernels(layers: Sequence[LayerSpec], config: VegasConfig, dtype: torch
     They draft over lists of entries that last for a whole draft, so a policy that selects at each step is not covered.
     """
     columns = max(layer.num_query_heads // layer.num_kv_heads for layer in layers) * (config.num_speculative_tokens + 1)
-    policy = policy_class(config.policy)
-    covered = not policy.per_step and not (policy.scores and config.rows == "last") and columns <= MAX_COLUMNS
+    policy = make_policy(config)
+    last = policy.score_request is not None and policy.score_request.rows == "last"
+    covered = not policy.per_step and not last and columns <= MAX_COLUMNS
     # On a CPU, where it is asked for, the kernels' references run, in any dtype.
     runs = device.type != "cuda" or dtype in (torch.bfloat16, torch.float16)
     if not (runs and covered):

@@ -25,6 +25,11 @@ class ScoreRequest:
     granularity: Granularity
     lookahead: float
 
+    @classmethod
+    def of(cls, config: VegasConfig) -> ScoreRequest:
+        """What the options say."""
+        return cls(config.rows, config.score, config.granularity, config.lookahead)
+
 
 @dataclass(frozen=True)
 class Queries:
@@ -188,10 +193,7 @@ class Policy(ABC):
     @property
     def score_request(self) -> ScoreRequest | None:
         """What verification shall collect; None for nothing."""
-        if not self.scores:
-            return None
-        config = self.config
-        return ScoreRequest(config.rows, config.score, config.granularity, config.lookahead)
+        return ScoreRequest.of(self.config) if self.scores else None
 
     @property
     def sets(self) -> Literal["kv_head", "layer", "model"]:

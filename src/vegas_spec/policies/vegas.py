@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from vegas_spec.config import Granularity
-from vegas_spec.policies.base import Policy, Verified
+from vegas_spec.policies.base import Policy, ScoreRequest, Verified
 from vegas_spec.selection import look_ahead, select_positions
 
 
@@ -19,13 +19,18 @@ class VegasPolicy(Policy):
     @property
     def sets(self) -> Granularity:
         """See `Policy.sets`."""
-        return self.config.granularity
+        return self.score_request.granularity
+
+    @property
+    def score_request(self) -> ScoreRequest:
+        """See `Policy.score_request`."""
+        return ScoreRequest.of(self.config)
 
     def select(self, verified: Verified) -> Tensor:
         """See `Policy.select`; the definition is `vegas_spec.selection.select_positions`."""
         if verified.scores is None:
             raise TypeError("the vegas policy selects by scores, and verification collected none")
-        scores = verified.scores
-        if self.config.lookahead:
-            scores = look_ahead(scores, self.config.lookahead)
+        scores, decay = verified.scores, self.score_request.lookahead
+        if decay:
+            scores = look_ahead(scores, decay)
         return select_positions(scores, verified.prefix_lens, verified.budgets)

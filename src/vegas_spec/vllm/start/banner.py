@@ -6,7 +6,7 @@ from typing import Any
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.pacing.step_pacer import StepPacer
-from vegas_spec.policies import policy_class
+from vegas_spec.policies import make_policy
 from vegas_spec.vllm.start import hooks
 from vegas_spec.vllm.worker.draft_kv import DraftKV
 from vegas_spec.vllm.worker.memory import DRAFT_KV_SHARE
@@ -38,8 +38,10 @@ def describe(
     if draft_kv is not None:
         num_bytes += draft_kv.num_bytes
         most = f", at most {draft_kv.most}"
-        policy = policy_class(config.policy)
-        scored = f" ({config.score} of {config.rows} rows per {config.granularity})" if policy.scores else ""
+        policy = make_policy(config)
+        asked = policy.score_request
+        ahead = f", looking ahead by {asked.lookahead:g}" if asked and asked.lookahead else ""
+        scored = f" ({asked.score} of {asked.rows} rows per {asked.granularity}{ahead})" if asked else ""
         chosen = policy.summary + scored
         reads = (
             f"{selecting} of {layers} layers draft over {config.kv_budget:.3g} of the context (at least "

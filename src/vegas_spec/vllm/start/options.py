@@ -97,7 +97,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[VegasConfig, bool, dict[s
             f"adaptive in vLLM requires a policy that drafts over a part of the context; got policy {config.policy!r}, "
             "whose drafts never gain. Leave adaptive or the policy out."
         )
-    if config.rows == "last":
+    request = policy(config).score_request
+    if request is not None and request.rows == "last":
         raise ConfigError(
             "vLLM supports rows 'ends' or 'all', since acceptance is not known inside a forward pass; got 'last'. "
             "Use 'ends', or vegas_spec.LLM instead."

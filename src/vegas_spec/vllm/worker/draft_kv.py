@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vegas_spec.config import VegasConfig
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
+from vegas_spec.policies import make_policy
 from vegas_spec.vllm.worker.memory import draft_lists, largest_budget, tail_length
 
 
@@ -247,6 +248,9 @@ class ScoredKV(DraftKV):
 
     def __init__(self, config: VegasConfig, sizes: Sizes) -> None:
         super().__init__(config, sizes)
+        request = make_policy(config).score_request
+        assert request is not None
+        self.request = request
         self.plan = VerifyPlan.allocate(
             num_heads=sizes.num_heads,
             num_kv_heads=sizes.num_kv_heads,
@@ -254,8 +258,8 @@ class ScoredKV(DraftKV):
             max_query_len=config.num_speculative_tokens + 1,
             max_requests=sizes.max_requests,
             score_capacity=sizes.tokens,
-            granularity=config.granularity,
-            lookahead=config.lookahead,
+            granularity=self.request.granularity,
+            lookahead=self.request.lookahead,
             device=sizes.device,
         )
         self.prefix_lens = self.plan.prefix_lens
@@ -316,7 +320,7 @@ class ScoredKV(DraftKV):
             rows.block_table,
             block_size,
             slots=slots,
-            score=self.config.score,
+            score=self.request.score,
             tail=self.tail,
             validate=validate,
         )
@@ -350,8 +354,8 @@ class LayerScoredKV(LayerDraftKV):
             owner.plan,
             out=out,
             scale=params.scale,
-            score=owner.config.score,
-            rows=owner.config.rows,
+            score=owner.request.score,
+            rows=owner.request.rows,
             softcap=params.softcap,
             sinks=params.sinks,
             key_scale=params.key_scale,

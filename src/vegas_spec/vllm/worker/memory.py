@@ -58,8 +58,8 @@ def draft_kv_bytes() -> int | None:
 def draft_lists(config: VegasConfig, num_layers: int, num_kv_heads: int) -> tuple[int, int]:
     """Sets of positions that a step chooses for a request: lists over all layers, and groups of each."""
     policy = make_policy(config)
-    if policy.scores:
-        return num_layers, num_kv_heads if config.granularity == "kv_head" else 1
+    if policy.score_request:
+        return num_layers, num_kv_heads if policy.score_request.granularity == "kv_head" else 1
     # A step's own lists serve one layer after the other; one list for all may be needed per block table.
     shared = policy.per_step or policy.sets == "model"
     return 1 if shared else num_layers, num_kv_heads if policy.sets == "kv_head" else 1
