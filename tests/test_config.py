@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from fractions import Fraction
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,11 @@ def test_a_share_of_the_budget_is_that_of_a_smaller_one(config: VegasConfig, len
     assert config.budget(length, factor) == dataclasses.replace(config, kv_budget=share).budget(length)
 
 
-def test_policies_of_other_packages_and_by_path():
+def test_policies_of_other_packages_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_policy.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match=r"cannot be imported from broken_policy:Own: ZeroDivisionError"):
+        policy_class("broken_policy:Own")
     assert VegasConfig(policy="somewhere:Own").policy == "somewhere:Own"
     with pytest.raises(ConfigError, match="cannot be imported"):
         policy_class("somewhere:Own")

@@ -157,3 +157,23 @@ def test_falling_back_chooses_between_all_and_nothing(engine: str, share: float)
     speed, chosen = ENGINES[engine].paced(2000, [0, 6])
     assert speed >= share * max(ENGINES[engine].fixed(length, 2000) for length in (0, 6))
     assert set(chosen) <= {0, 6}
+
+
+@pytest.mark.parametrize(
+    ("context", "requests", "rate", "times"), [(130_000, 1, 0.9, 2), (32_000, 4, 0.9, 3), (32_000, 16, 0.85, 5)]
+)
+def test_a_passing_slowness_of_drafts_does_not_end_drafting(context: int, requests: int, rate: float, times: int):
+    """What was slow is timed again: here for 200 steps, as where something else uses the GPU."""
+    pacer, chance, now = StepPacer(VegasConfig(), MODEL, [0, 6]), random.Random(1), 0.0
+    chosen = []
+    for step in range(8000):
+        for request in range(requests if pacer.gamma and step else 0):
+            accepted = next((n for n in range(6) if chance.random() >= rate), 6)
+            pacer.observe(request, 6, accepted)
+        gamma = pacer.decide([context] * requests, range(requests), False, now)
+        costs = MODEL.of_batch(VegasConfig(), [context] * requests, requests)
+        slow = times if gamma and 100 <= step < 300 else 1
+        now += costs.iteration(gamma) / 4e12 * slow * (1 + 0.05 * chance.uniform(-1, 1))
+        chosen.append(gamma)
+    assert 0 in chosen
+    assert chosen[-2000:].count(6) > 0.9 * 2000

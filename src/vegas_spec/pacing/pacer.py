@@ -13,7 +13,7 @@ drafts while decoding plainly. Whatever is chosen, the output is the model's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 
 import numpy as np
 
@@ -151,12 +151,24 @@ class Pacer:
             margin = RESUME if best else SUSPEND
         return best if speeds[best] > margin * speeds[present] else present
 
-    def _speeds(self, requests: Sequence[Hashable], others: int, factor: float) -> dict[int, float]:
-        """Expected tokens per unit of time with this budget, by the number of drafts."""
+    def _would_gain(self, requests: Sequence[Hashable], others: int) -> bool:
+        """Whether drafting would gain by what is accepted, if it took the time that the cost model says."""
+        speeds = self._speeds(requests, others, self._present.budget_factor, self._times.modelled)
+        return max(speeds.values()) > RESUME * speeds[0]
+
+    def _speeds(
+        self,
+        requests: Sequence[Hashable],
+        others: int,
+        factor: float,
+        times: Callable[[int, float], float] | None = None,
+    ) -> dict[int, float]:
+        """Expected tokens per unit of time with this budget, by the number of drafts; by the times known, or others."""
+        times = times or self._times.seconds
         rates = np.minimum(self._rates.of(requests) * self._budgets.relative(factor), HIGHEST_RATE)
         chances = np.multiply.accumulate(np.broadcast_to(rates, (self._gammas[-1], len(rates))))
         committed = (len(rates) + others + np.concatenate([[0.0], chances.sum(1).cumsum()])).tolist()
-        return {gamma: committed[gamma] / self._times.seconds(gamma, factor) for gamma in self._gammas}
+        return {gamma: committed[gamma] / times(gamma, factor) for gamma in self._gammas}
 
     def _next_trial(self, requests: Sequence[Hashable], others: int) -> Trial | None:
         """What is to be tried next, if it is time."""
@@ -166,7 +178,9 @@ class Pacer:
             return None
         choice = candidates[self._trials % len(candidates)]
         known = float(self._rates.of(requests).mean()) if plain else None
-        least = 0 if plain and self._times.timed(choice.gamma) else self._times.lag + TRIAL_LENGTH
+        # Where drafting was given up for its time alone, that is to be timed again: it need not be so for ever.
+        slow = plain and self._would_gain(requests, others)
+        least = 0 if plain and self._times.timed(choice.gamma) and not slow else self._times.lag + TRIAL_LENGTH
         speed = self._speeds(requests, others, present.budget_factor)[present.gamma]
         slower = max(0.0, 1 - self._speeds(requests, others, choice.budget_factor)[choice.gamma] / speed)
         takes = self._times.seconds(*choice) / self._times.seconds(*present)
@@ -176,7 +190,8 @@ class Pacer:
             loss += takes - 1 if plain else choice.gamma == 0
         share = TRIAL_COST if choice.gamma == 0 or self._times.timed(choice.gamma) else PROBE_COST
         if plain:
-            share = PROBE_COST * min(1.0, self._most_gain(len(requests), others))
+            times = self._times.modelled if slow else self._times.seconds
+            share = PROBE_COST * min(1.0, self._most_gain(len(requests), others, times))
         if not self._clock.due(loss, share):
             return None
         self._trials += 1
@@ -195,11 +210,11 @@ class Pacer:
             others += [Choice(each, factor) for each in sorted(around)]
         return others
 
-    def _most_gain(self, drafting: int, others: int) -> float:
-        """What drafting would gain over plain decoding if every draft were accepted; 0 if nothing."""
-        plain = (drafting + others) / self._times.seconds(0, 1.0)
+    def _most_gain(self, drafting: int, others: int, times: Callable[[int, float], float]) -> float:
+        """What drafting would gain over plain decoding, by these times, if every draft were accepted; 0 if nothing."""
+        plain = (drafting + others) / times(0, 1.0)
         gains = [0.0]
         for gamma, factor in itertools.product(self._gammas[1:], self._budgets.factors):
-            seconds = self._times.seconds(gamma, factor) * (1.0 if self._times.timed(gamma) else DOUBT)
+            seconds = times(gamma, factor) * (1.0 if self._times.timed(gamma) else DOUBT)
             gains.append((drafting * (gamma + 1) + others) / seconds / plain - 1)
         return max(gains)

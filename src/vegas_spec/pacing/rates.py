@@ -100,7 +100,7 @@ class AcceptanceRates:
         self._prior = prior_weight, PRIOR_WEIGHT
         self._rows: dict[Hashable, int] = {}
         self._free: list[int] = []
-        self._asked: Sequence[Hashable] = []
+        self._asked: Sequence[Hashable] | None = None
         self._asked_rows = np.empty(0, dtype=np.int64)
         # By row, of which 0 is everyone's and the others are requests': accepted and judged, in a slow and a fast mean.
         self._sums = np.zeros((1, 2, 2))
@@ -146,7 +146,7 @@ class AcceptanceRates:
         """Drop what is known of a request that has ended."""
         if request in self._rows:
             self._free.append(self._rows.pop(request))
-            self._asked = []
+            self._asked = None
 
     def _rows_of(self, requests: Sequence[Hashable]) -> NDArray[np.int64]:
         if requests != self._asked:  # mostly the same are asked for, step by step

@@ -59,6 +59,9 @@ class Times(Protocol):
     def seconds(self, gamma: int, factor: float) -> float:
         """Expected time of an iteration with so many drafts over so much."""
 
+    def modelled(self, gamma: int, factor: float) -> float:
+        """The same by the cost model alone, where there is one; up to a factor."""
+
     def timed(self, gamma: int) -> bool:
         """Whether iterations with so many drafts were timed, or only the cost model knows them."""
 
@@ -168,6 +171,8 @@ class PhaseTimes:
         """See `Times`."""
         return self._rest.at(gamma) + gamma * self._draft.of(factor)
 
+    modelled = seconds
+
     def timed(self, gamma: int) -> bool:
         """See `Times`: all of them are known from any."""
         return True
@@ -218,6 +223,10 @@ class StepTimes:
     def seconds(self, gamma: int, factor: float = 1.0) -> float:
         """See `Times`; the budget is always the configured one."""
         return self.costs.iteration(gamma) * self._pace.of(gamma)
+
+    def modelled(self, gamma: int, factor: float = 1.0) -> float:
+        """See `Times`."""
+        return self.costs.iteration(gamma)
 
     def timed(self, gamma: int) -> bool:
         """See `Times`."""

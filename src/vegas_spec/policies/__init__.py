@@ -23,8 +23,8 @@ def policy_class(policy: str) -> type[Policy]:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"policy {policy!r} cannot be imported from {path}: {error}") from error
+    except Exception as error:  # it is somebody's code, which may fail in any way
+        raise ConfigError(f"policy {policy!r} cannot be imported from {path}: {error!r}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"policy {policy!r} must be a subclass of vegas_spec.policies.Policy; got {path}, {found!r}")
     return found
