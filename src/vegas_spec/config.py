@@ -94,9 +94,9 @@ class VegasConfig:
         Who chooses the KV entries that drafting reads: ``vegas`` (the previous verification), ``dense`` (all of them;
         the upper bound of acceptance), ``full`` (no speculation: plain decoding). Baselines to compare with:
         ``stream`` (the first and the latest), ``quest`` (pages, at each draft step), ``specextend`` (chunks, at every
-        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only),
-        ``paper`` and ``paper-ends`` (the method as published). Another package's by its
-        entry point's name, or any class by its path, ``module:Class``. ``docs/policies.md`` has more.
+        8th iteration), ``oracle`` (the best, known by reading all; embedded engine only), ``paper`` and
+        ``paper-ends`` (the method as published). Another package's by its entry point's name, or any class by its path,
+        ``module:Class``. ``docs/policies.md`` has more.
     kv_budget : float
         Share of the prefix that a draft step reads per layer, in (0, 1]. Resolved to millionths, so that every backend
         computes the same integer budget.
@@ -166,6 +166,11 @@ class VegasConfig:
     def to_dict(self) -> dict[str, Any]:
         """All options as plain values, fit for JSON and for `from_dict`."""
         return dataclasses.asdict(self)
+
+    @property
+    def tail(self) -> int:
+        """Most entries since the prefix, the last draft's own included: ``gamma`` verified drafts and as many new."""
+        return 2 * self.num_speculative_tokens
 
     def budget(self, prefix_len: Count, factor: float = 1.0) -> Count:
         """KV entries that one draft step reads of a prefix of ``n = prefix_len`` tokens: the one formula of it.

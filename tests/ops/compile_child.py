@@ -117,9 +117,9 @@ def verify(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype = torch.
     return plan
 
 
-def select(granularity: str) -> None:
-    """Compile a selection, and the sum over heads that one per layer begins with."""
-    plan = selection.make_plan([40, 30], torch.device("cpu"), kv_heads=2, granularity=granularity)
+def select(granularity: str, lookahead: float = 0.0) -> None:
+    """Compile a selection, and the ranking that one per layer, or one that looks ahead, begins with."""
+    plan = selection.make_plan([40, 30], torch.device("cpu"), granularity=granularity, lookahead=lookahead)
     counts, table = torch.tensor([20, 20], dtype=torch.int32), torch.zeros((2, 4), dtype=torch.int32)
     selection.run(selection.launch, plan, counts, table, tail=13)
 
@@ -150,11 +150,13 @@ def main() -> None:
         draft(32, 8, 128)
         select("kv_head")
         select("layer")
+        select("kv_head", lookahead=0.5)
         truncate()
     with gpu(80, found):
         verify(28, 4, 128, dtype=torch.float16, score="logit", rows="all")
         draft(28, 4, 128, dtype=torch.float16)
         select("kv_head")
+        select("layer", lookahead=0.7)
     with gpu(86, found):
         verify(16, 8, 256, softcap=50.0)
         verify(16, 8, 256, score=None, window=1024)

@@ -20,7 +20,7 @@ from vegas_bench import claims
 from vegas_bench.report.loading import load_sources
 from vegas_bench.report.page import make_report
 from vegas_bench.results.results import ThroughputRow, load, read_json
-from vegas_bench.results.summary import BASELINE, REFERENCE, Point, summarise
+from vegas_bench.results.summary import BASELINE, REFERENCE, Point, policy_name, summarise
 from vegas_bench.results.wording import tokens_text
 
 _BLOCK = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.S)
@@ -34,12 +34,9 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 def _pairs(file: Path) -> list[tuple[ThroughputRow, ThroughputRow]]:
     """Rows of the reference, whatever its options, each with plain decoding's of the same shape."""
     rows: list[ThroughputRow] = load(file).rows
+    ours = [row for row in rows if policy_name(row.policy) == REFERENCE]
     plain = {(row.context, row.batch, row.temperature): row for row in rows if row.policy == BASELINE}
-    return [(row, plain[row.context, row.batch, row.temperature]) for row in rows if _is_reference(row.policy)]
-
-
-def _is_reference(policy: str) -> bool:
-    return policy.partition(":")[0] == REFERENCE
+    return [(row, plain[row.context, row.batch, row.temperature]) for row in ours]
 
 
 def _speeds(row: ThroughputRow, plain: ThroughputRow) -> list[str]:

@@ -43,7 +43,7 @@ class KernelBackend(Backend):
         super().__init__(cache, config)
         self.slots, self.length = cache.keys[0].shape[0], cache.length
         self.request = self.policy.score_request
-        self.tail = 2 * config.num_speculative_tokens
+        self.tail = config.tail
         self.paged = [
             (self._pages(keys), self._pages(values)) for keys, values in zip(cache.keys, cache.values, strict=True)
         ]

@@ -124,7 +124,7 @@ class TorchBackend(Backend):
                 continue
             if rows.slot not in self._drafts:
                 most = self.policy.most_entries(self.config.budget(self.cache.length))
-                width = most + 2 * self.config.num_speculative_tokens
+                width = most + self.config.tail
                 self._drafts[rows.slot] = DraftCache(self.cache, rows.slot, width)
             for index, layer in enumerate(self.layers):
                 positions = found.positions[index, place, : layer.num_kv_heads, :count]

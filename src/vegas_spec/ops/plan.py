@@ -71,7 +71,6 @@ class VerifyPlan:
     head_dim: int
     max_query_len: int
     window: int | None
-    granularity: Granularity
     lookahead: float
     tuning: VerifyTuning
     num_programs: int
@@ -164,7 +163,6 @@ class VerifyPlan:
             head_dim=head_dim,
             max_query_len=max_query_len,
             window=window,
-            granularity=granularity,
             lookahead=lookahead,
             tuning=tuning,
             num_programs=num_programs,
@@ -194,12 +192,12 @@ class VerifyPlan:
     @property
     def groups(self) -> int:
         """Sets of positions per request: one per KV head, or one."""
-        return self.num_kv_heads if self.granularity == "kv_head" else 1
+        return self.ranks.shape[0]
 
     @property
     def ranked(self) -> bool:
         """Whether positions are selected by something else than each head's own scores."""
-        return self.groups != self.num_kv_heads or self.lookahead > 0
+        return self.ranks.shape[1] > 0
 
     def parts(self, batch: int) -> int:
         """Programs that select for each request and group if `ranked`, of a batch of so many, padding included."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from vegas_spec.config import VegasConfig
 from vegas_spec.ops import SparseWorkspace, VerifyPlan, select_kv, sparse_attention, verify_attention
 from vegas_spec.policies import make_policy
-from vegas_spec.vllm.worker.memory import draft_lists, largest_budget, tail_length
+from vegas_spec.vllm.worker.memory import draft_lists, largest_budget
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class DraftKV(ABC):
 
     def __init__(self, config: VegasConfig, sizes: Sizes, *, beyond: int = 0) -> None:
         self.config, self.sizes = config, sizes
-        self.tail = tail_length(config)
+        self.tail = config.tail
         heads = sizes.num_layers, sizes.num_kv_heads
         self.most = largest_budget(config, *heads, sizes.max_requests, sizes.max_model_len, sizes.max_bytes)
         self.workspace = SparseWorkspace.allocate(

@@ -58,8 +58,6 @@ def draft_kv_bytes() -> int | None:
 def draft_lists(config: VegasConfig, num_layers: int, num_kv_heads: int) -> tuple[int, int]:
     """Sets of positions that a step chooses for a request: lists over all layers, and groups of each."""
     policy = make_policy(config)
-    if policy.score_request:
-        return num_layers, num_kv_heads if policy.score_request.granularity == "kv_head" else 1
     # A step's own lists serve one layer after the other; one list for all may be needed per block table.
     shared = policy.per_step or policy.sets == "model"
     return 1 if shared else num_layers, num_kv_heads if policy.sets == "kv_head" else 1
@@ -76,19 +74,14 @@ def largest_budget(
     """Entries that drafts may read of the longest context, per layer and group, where memory has a bound.
 
     ``min(budget(max_model_len), max_bytes / (4 * lists * groups * max_requests) - tail)``, and ``kv_budget_min`` at
-    least; ``tail`` is `tail_length`.
+    least; ``tail`` is `VegasConfig.tail`.
     """
     wanted = config.budget(max_model_len)
     if max_bytes is None:
         return wanted
     lists, groups = draft_lists(config, num_layers, num_kv_heads)
-    fitting = max_bytes // (lists * max_requests * groups * 4) - tail_length(config)
+    fitting = max_bytes // (lists * max_requests * groups * 4) - config.tail
     return max(min(wanted, fitting), min(config.kv_budget_min, max_model_len))
-
-
-def tail_length(config: VegasConfig) -> int:
-    """Entries from the prefix to the last draft's own position: gamma verified drafts and gamma new ones."""
-    return 2 * config.num_speculative_tokens
 
 
 def cache_itemsize(vllm_config: Any) -> int:
